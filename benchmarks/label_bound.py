@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from scipy.stats import t as student
 
-from nearfar.estimate.labels import label_information
+from nearfar.estimate.label_information import label_information
 
 CONFIDENCE = 0.95
 

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 import nearfar as nf
 from nearfar.cli import main
-from nearfar.estimate.divergence import _further
+from nearfar.estimate.divergence import tail_gain
 from nearfar.estimate.ratios import stack
 
 RNG = np.random.default_rng
@@ -114,7 +114,7 @@ def test_total_correlation_leaves_rows_with_gaps_out_of_all_terms() -> None:
 
 def test_a_p_value_of_zero_is_no_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """So far out that the normal tail is zero to all digits: the clearest of columns must not be called chance."""
-    monkeypatch.setattr("nearfar.estimate.mi.p_value", lambda folds: 0.0)
+    monkeypatch.setattr("nearfar.estimate.mi.independence_p_value", lambda folds: 0.0)
     x = normals(3, 100, [[1, 0.9], [0.9, 1]])
     assert nf.rank_columns({"x": x[:, 0], "y": x[:, 1]}, "y", folds=2)[0].p_value == 0.0
 
@@ -138,9 +138,9 @@ def test_a_divergence_where_q_has_no_rows_is_said_to_have_no_upper_end() -> None
     """KL(U(0, 4) || U(0, 1)) is infinite."""
     rng = np.random.default_rng(0)
     found = nf.estimate_kl(rng.uniform(0, 4, 200), rng.uniform(0, 1, 200), folds=2)
-    assert any("of the rows of p lie where no row of q does" in warning for warning in found.warnings)
+    assert any("of the rows of p lie outside the range of q" in warning for warning in found.warnings)
     near = nf.estimate_kl(rng.normal(0.5, 1, 200), rng.normal(0, 1, 200), folds=2)
-    assert not any("no row of q" in warning for warning in near.warnings)
+    assert not any("range of q" in warning for warning in near.warnings)
 
 
 def test_words_of_a_series_are_categories_at_every_lag() -> None:
@@ -283,16 +283,16 @@ def test_a_weight_too_small_to_divide_by_makes_no_infinite_mean(monkeypatch: pyt
     """log of the mixture = log(1e-310 e^9 + 1 - 1e-310): scipy divides by the weight of the largest."""
     weights = np.array([1.0, 1e-310])
     monkeypatch.setattr(stack, "mixture_weights", lambda table: weights)
-    assert stack._weighed({"a": np.full(3, 9.0)})[1] == pytest.approx(0.0, abs=1e-12)
+    assert stack._weigh({"a": np.full(3, 9.0)})[1] == pytest.approx(0.0, abs=1e-12)
     weights[1] = 0.0
-    assert stack._weighed({"a": np.full(3, 9.0)})[1] == pytest.approx(0.0, abs=1e-12)
+    assert stack._weigh({"a": np.full(3, 9.0)})[1] == pytest.approx(0.0, abs=1e-12)
 
 
 def test_a_level_that_q_has_not_is_said() -> None:
     """A third of p's rows are c, and q has none: infinite, however many rows there are."""
     rng = RNG(30)
     found = nf.estimate_kl(rng.choice(list("abc"), 200), rng.choice(list("ab"), 200), folds=2)
-    assert "lie where no row of q does" in found.warnings[0]
+    assert "lie outside the range of q" in found.warnings[0]
     assert nf.estimate_kl(rng.choice(list("ab"), 200), rng.choice(list("abc"), 200), folds=2).warnings == ()
 
 
@@ -309,7 +309,7 @@ def test_tails_beyond_the_other_sample_may_tell_more() -> None:
         2 * RNG(1).normal(size=(500, 1)),
         RNG(2).normal(size=(500, 1)),
     )
-    more = _further(z, of_p, of_q, np.ones(3))
+    more = tail_gain(z, of_p, of_q, np.ones(3))
     by_hand = norm.logpdf(5, of_p.mean(), of_p.std()) - norm.logpdf(5, of_q.mean(), of_q.std()) - 1
     assert more[0] == 0.0
     assert more[1] == pytest.approx(by_hand)
@@ -317,7 +317,9 @@ def test_tails_beyond_the_other_sample_may_tell_more() -> None:
 
 def test_what_is_given_already_is_not_asked_for() -> None:
     x, y = RNG(31).normal(size=(2, 100))
-    with pytest.raises(nf.UserError, match="y column 0 is also in z; given itself nothing is left to tell"):
+    with pytest.raises(
+        nf.UserError, match="y column 0 is also in z, so that its information given z is zero"
+    ):
         nf.estimate_cmi(x, y, np.column_stack([x, y]))
     with pytest.raises(nf.UserError, match="x column 1 is 1 in every row"):
         nf.total_correlation(np.column_stack([x, np.ones(100), y]))

@@ -12,11 +12,17 @@ from scipy.special import gammaln, psi
 
 import nearfar as nf
 from nearfar.cli import main
-from nearfar.estimate import Training
-from nearfar.estimate.choose import LEAST_EFFECTIVE, Part, chosen_bound, effective, measured_part
-from nearfar.estimate.dependence import autocorrelation, look_at_rows
-from nearfar.estimate.measure import Measured, average_of_draws, expected_variance
+from nearfar.estimate import CriticTraining
+from nearfar.estimate.bound_choice import (
+    MIN_EFFECTIVE_SAMPLES,
+    FoldScores,
+    choose_bound,
+    effective_samples,
+    measure_fold,
+)
+from nearfar.estimate.measure import BoundValue, average_of_draws, expected_variance
 from nearfar.estimate.read import read_sample
+from nearfar.estimate.rows import autocorrelation, check_rows
 
 Rng = np.random.Generator
 Problem = tuple[np.ndarray, np.ndarray, float]
@@ -42,7 +48,7 @@ EXPLODING = {
 def test_nothing_explodes(name: str, bound: str) -> None:
     """-4.6e23 nats, "proven", before: the constant was read off a mean of e^f that no pair supported."""
     x, y = EXPLODING[name]
-    found = nf.estimate_mi(x, y, bound=bound, baselines=False, folds=3, training=Training(steps=5))
+    found = nf.estimate_mi(x, y, bound=bound, baselines=False, folds=3, training=CriticTraining(steps=5))
     pairs = math.log(len(x) * (len(x) - 1))
     assert -pairs < found.interval[0] <= found.nats <= pairs + 1
     # only an estimate that was cut has no upper end
@@ -51,35 +57,35 @@ def test_nothing_explodes(name: str, bound: str) -> None:
     if bound == "auto":
         assert found.bound == "infonce"
         assert 2 < float(found.at_least) <= math.log(len(x))
-        assert "no lower bound from so many samples" in " ".join(found.warnings)
+        assert "no distribution-free lower bound" in " ".join(found.warnings)
 
 
 def test_the_effective_sample_is_kish_s() -> None:
     """(sum w)^2 / sum w^2 over anchors and over keys; equal scores count all, one heavy key counts as one."""
-    assert effective(torch.zeros(30, 30)) == pytest.approx(30)
+    assert effective_samples(torch.zeros(30, 30)) == pytest.approx(30)
     heavy = torch.zeros(30, 30)
     heavy[:, 7] = 20.0
-    assert effective(heavy) == pytest.approx(1, abs=0.01)
+    assert effective_samples(heavy) == pytest.approx(1, abs=0.01)
     f = torch.randn(12, 12, generator=torch.Generator().manual_seed(0))
     off = f.exp().double().fill_diagonal_(0)
     sizes = [float(w.sum() ** 2 / w.square().sum()) for w in (off.sum(0), off.sum(1))]
-    assert effective(f) == pytest.approx(min(sizes), rel=1e-5)
+    assert effective_samples(f) == pytest.approx(min(sizes), rel=1e-5)
 
 
 def test_a_bound_without_ceiling_is_not_chosen_without_an_effective_sample() -> None:
     """Positives far above InfoNCE's ceiling on validation rows, where one pair carries the mean of e^f."""
     f = torch.full((40, 40), -30.0).fill_diagonal_(9.0)
     f[3, 4] = 0.0
-    assert effective(f) < LEAST_EFFECTIVE
-    part = Part([[f]], f, [f])
-    name, values = chosen_bound({"infonce": nf.InfoNCE(), "nwj": nf.NWJ()}, part, "batch", 0)
+    assert effective_samples(f) < MIN_EFFECTIVE_SAMPLES
+    part = FoldScores([[f]], f, [f])
+    name, values = choose_bound({"infonce": nf.InfoNCE(), "nwj": nf.NWJ()}, part, "batch", 0)
     assert (name, list(values)) == ("infonce", ["infonce"])
-    assert abs(measured_part(nf.NWJ(), part, "batch", 0).nats) < math.log(40 * 39) + 5
+    assert abs(measure_fold(nf.NWJ(), part, "batch", 0).nats) < math.log(40 * 39) + 5
 
 
 def test_errors_of_samples_that_share_rows_do_not_cancel() -> None:
     """Five times the same validation rows are one sample, not five."""
-    assert average_of_draws([Measured(1.0, 0.3, 9)] * 5).error == pytest.approx(0.3)
+    assert average_of_draws([BoundValue(1.0, 0.3, 9)] * 5).error == pytest.approx(0.3)
 
 
 def student_information(d: int, nu: float) -> float:
@@ -193,7 +199,7 @@ def test_at_least_is_a_number_with_a_claim() -> None:
     assert found.at_least.confidence == pytest.approx(0.95)
     assert "central limit theorem" in found.at_least.certificate.condition
     written = found.as_json()["at_least"]
-    assert set(written) == {"nats", "confidence", "certificate"}
+    assert set(written) == {"nats", "confidence", "certificate", "bound"}
     assert set(written["certificate"]) == {"status", "condition"}
     # a bound that is not covered still comes with one that is
     other = nf.estimate_mi(x, y, bound="dv", **QUICK)
@@ -253,7 +259,7 @@ def test_groups_keep_a_subject_s_rows_together() -> None:
 def test_the_circular_shift_law_finds_a_series() -> None:
     x, y = dependent_rows("autoregression")
     x, y = x[:600], y[:600]
-    how = {**QUICK, "training": Training(steps=100)}
+    how = {**QUICK, "training": CriticTraining(steps=100)}
     laws = {check.law: check for check in nf.check_mi(x, y, **how)}
     assert not laws["circular shift"].holds
     assert laws["independence"].holds
@@ -263,18 +269,19 @@ def test_the_circular_shift_law_finds_a_series() -> None:
 def test_independent_rows_are_not_accused(family: Callable[[Rng, int], Problem]) -> None:
     for seed in range(20):
         x, y, _ = family(np.random.default_rng(seed), 400)
-        rows = look_at_rows(x.reshape(400, -1).astype(float), y.reshape(400, -1).astype(float))
+        rows = check_rows(x.reshape(400, -1).astype(float), y.reshape(400, -1).astype(float))
         assert (rows.refuted, rows.doubt) == ("", "")
 
 
-def test_sorted_rows_are_doubted_and_rounded_ones_are_not_copies() -> None:
+def test_sorted_rows_are_noticed_and_rounded_ones_are_not_copies() -> None:
     rng = np.random.default_rng(0)
     x, y, _ = normal_pairs(rng, 500, 1, 1.0)
     order = np.argsort(y[:, 0])
-    assert "sorted by y column 0" in look_at_rows(x[order], y[order]).doubt
+    assert "sorted by y column 0, and x follows" in check_rows(x[order], y[order]).refuted
+    assert "sorted by y column 0" in check_rows(rng.permutation(x), y[order]).doubt
     rounded = np.round(x, 1), np.round(y, 1)
-    assert not look_at_rows(*rounded).refuted
-    assert not look_at_rows(rounded[0], rounded[0]).refuted
+    assert not check_rows(*rounded).refuted
+    assert not check_rows(rounded[0], rounded[0]).refuted
 
 
 @pytest.mark.parametrize("copies", [2, 10, 20])
@@ -283,10 +290,10 @@ def test_rows_copied_often_and_shuffled_are_copies_too(copies: int) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2, 50, 1))
     rows = rng.permutation(np.repeat(np.arange(50), copies))
-    assert "are copies of others" in look_at_rows(x[rows], y[rows]).refuted
+    assert "are copies of others" in check_rows(x[rows], y[rows]).refuted
     level = rng.integers(0, 30, size=(600, 1)).astype(float)
-    assert not look_at_rows(level, 100 - level).refuted
-    assert not look_at_rows(level / 8, level / 4).refuted
+    assert not check_rows(level, 100 - level).refuted
+    assert not check_rows(level / 8, level / 4).refuted
 
 
 def test_neighbours_are_spearman_s_correlation_of_a_column_with_itself() -> None:
@@ -371,7 +378,7 @@ def test_few_flips_are_no_copies() -> None:
             y = x.copy()
             rows = rng.choice(1000, flips, replace=False)
             y[rows] = 1 - y[rows]
-            assert (look_at_rows(x, y).refuted, look_at_rows(x, y).doubt) == ("", "")
+            assert (check_rows(x, y).refuted, check_rows(x, y).doubt) == ("", "")
     x = rng.integers(0, 2, 1000).astype(float)
     y = x.copy()
     y[3] = 1 - y[3]

@@ -9,23 +9,22 @@ import pytest
 from scipy.special import logsumexp
 
 import nearfar as nf
-from nearfar.estimate.competition import _unknown
-from nearfar.estimate.consistency import _near
-from nearfar.estimate.ratios import CANDIDATES, Half, HalfMap
-from nearfar.estimate.ratios.elliptic import Gaussian
-from nearfar.estimate.ratios.network import LEAST_GAIN, Network
-from nearfar.estimate.ratios.smooth import Mixture
-from nearfar.estimate.ratios.stack import _fit
-from nearfar.estimate.ratios.unmixed import Components, Unmixed
-from nearfar.estimate.samples import Canonical
+from nearfar.estimate.crossfit import _unseen_level_share
+from nearfar.estimate.laws import check_equal
+from nearfar.estimate.ratios import CANDIDATES, SideMap, SideRows
+from nearfar.estimate.ratios.gaussian import ComponentMap, GaussianRatio, UnmixedRatio
+from nearfar.estimate.ratios.network import MIN_GAIN, NetworkRatio
+from nearfar.estimate.ratios.smooth import MixtureRatio
+from nearfar.estimate.ratios.stack import _candidate
+from nearfar.estimate.samples import CanonicalMap
 from nearfar.parts.critics import Separable
 
 RNG = np.random.default_rng
 
 
-def half(z: np.ndarray, discrete: bool = False) -> Half:
+def half(z: np.ndarray, discrete: bool = False) -> SideRows:
     z = z.reshape(len(z), -1).astype(float)
-    return HalfMap.fit(z, np.full(z.shape[1], discrete))(z)
+    return SideMap.fit(z, np.full(z.shape[1], discrete))(z)
 
 
 def hard_edges() -> tuple[np.ndarray, np.ndarray]:
@@ -83,11 +82,11 @@ def bent(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
 def test_components_undo_what_was_bent_and_then_mixed() -> None:
     """The mean log ratio of new rows: that of the Gaussian before it was bent, -d/2 log(1 - 0.64), where a Gaussian misses a part."""
     x, y = bent(4000, 4)
-    sides = [HalfMap.fit(z[:3000], np.zeros(4, bool)) for z in (x, y)]
+    sides = [SideMap.fit(z[:3000], np.zeros(4, bool)) for z in (x, y)]
     a, b = (m(z[:3000]) for m, z in zip(sides, (x, y), strict=True))
     c, d = (m(z[3000:]) for m, z in zip(sides, (x, y), strict=True))
     truth = -2 * math.log(1 - 0.64)
-    unmixed, plain = Unmixed.fit(a, b, 0, plain=True), Gaussian.fit(a, b, 0)
+    unmixed, plain = UnmixedRatio.fit(a, b, 0, scaled=True), GaussianRatio.fit(a, b, 0)
     assert unmixed is not None
     assert plain is not None
     assert float(unmixed.pairs(c, d).mean()) == pytest.approx(truth, abs=0.1)
@@ -96,8 +95,8 @@ def test_components_undo_what_was_bent_and_then_mixed() -> None:
 
 def test_components_are_a_rotation_of_white_columns() -> None:
     z = bent(1000, 3)[0]
-    components = Components.fit(half(z), 0, plain=True)
-    turned = (half(z).plain - components.mean) @ components.turn
+    components = ComponentMap.fit(half(z), 0, scaled=True)
+    turned = (half(z).scaled - components.mean) @ components.rotation
     np.testing.assert_allclose(turned.T @ turned / len(z), np.eye(3), atol=1e-8)
 
 
@@ -105,11 +104,11 @@ def test_screening_keeps_the_columns_that_are_correlated() -> None:
     """200 columns against 3 with 150 rows: a canonical correlation of all would be 1, of those that stand out it is the true one."""
     x, y = RNG(12).normal(size=(150, 200)), RNG(13).normal(size=(150, 3))
     y[:, 1] += 2 * x[:, 17]
-    found = Gaussian.fit(half(x), half(y), 0, screened=True)
+    found = GaussianRatio.fit(half(x), half(y), 0, screened=True)
     assert found is not None
     assert np.flatnonzero(found.canonical.x_map.any(axis=1)).tolist() == [17]
     assert np.flatnonzero(found.canonical.y_map.any(axis=1)).tolist() == [1]
-    assert Gaussian.fit(half(x), half(RNG(14).normal(size=(150, 3))), 0, screened=True) is None
+    assert GaussianRatio.fit(half(x), half(RNG(14).normal(size=(150, 3))), 0, screened=True) is None
 
 
 def test_local_gaussians_follow_a_curve() -> None:
@@ -118,7 +117,7 @@ def test_local_gaussians_follow_a_curve() -> None:
     y = np.stack([angle * np.cos(angle), angle * np.sin(angle)], axis=1) + 0.4 * RNG(16).normal(size=(400, 2))
     new = np.arange(300, 400)
     sides = half(angle)[np.arange(300)], half(y)[np.arange(300)]
-    local, fitted = Mixture.local(*sides, 0, neighbours=8), Mixture.fit(*sides, 0, parts=4)
+    local, fitted = MixtureRatio.fit_local(*sides, 0, neighbours=8), MixtureRatio.fit(*sides, 0, components=4)
     assert local is not None
     assert fitted is not None
     there = half(angle)[new], half(y)[new]
@@ -131,14 +130,14 @@ def test_a_network_adds_what_its_beginning_misses_and_is_none_where_nothing_is()
     x, e = RNG(17).normal(size=(2, 3000, 3))
     y = np.column_stack([x[:, 0] * x[:, 1], e[:, 1:]]) + 0.3 * e[:, :1]
     sides = half(x), half(y)
-    found = Network.fit(*sides, 0, start=gaussian)
+    found = NetworkRatio.fit(*sides, 0, start=gaussian)
     assert found is not None
     few = np.arange(200)
     a, b = sides[0][few], sides[1][few]
-    assert float(found.pairs(a, b).mean()) > LEAST_GAIN + 0.2
+    assert float(found.pairs(a, b).mean()) > MIN_GAIN + 0.2
     assert float(np.exp(found.cross(a, b)).mean()) == pytest.approx(1, abs=0.3)
-    assert Network.fit(half(x), half(0.5 * x + e), 0, start=gaussian) is None
-    assert Network.fit(a, b, 0, start=gaussian) is None  # too few rows
+    assert NetworkRatio.fit(half(x), half(0.5 * x + e), 0, start=gaussian) is None
+    assert NetworkRatio.fit(a, b, 0, start=gaussian) is None  # too few rows
 
 
 def test_a_network_begins_at_the_best_of_the_others() -> None:
@@ -151,21 +150,21 @@ def test_a_network_begins_at_the_best_of_the_others() -> None:
     silent = Separable(hidden=64, layers=2, activation="silu", dim=(7, 7), silent=True)
     few = np.arange(300)
     a, b = sides[0][few], sides[1][few]
-    begun = Network(start, Canonical.fit(sides[0].normal, sides[1].normal), silent, b)
+    begun = NetworkRatio(start, CanonicalMap.fit(sides[0].normal, sides[1].normal), silent, b)
     expected = start.cross(a, b)
     expected -= logsumexp(expected, axis=1, keepdims=True) - math.log(300)
     np.testing.assert_allclose(begun.cross(a, b), expected, atol=1e-5)
     some = {name: CANDIDATES[name] for name in ("gaussian", "mixture of 4")}
-    fit: Any = _fit("network on mixture of 4", some)
+    fit: Any = _candidate("network on mixture of 4", some)
     assert fit.keywords == {"start": some["mixture of 4"]}
 
 
 def test_levels_that_were_not_seen_are_counted_and_reckoned_with() -> None:
     """400 codes in 400 rows: four in ten rows have a code that training did not see. What the others tell is taken for theirs."""
     code = RNG(18).integers(0, 400, 400)[:, None].astype(float)
-    learned = HalfMap.fit(code[:320], np.array([True]))
+    learned = SideMap.fit(code[:320], np.array([True]))
     share = float((~np.isin(code[320:], code[:320])).mean())
-    assert _unknown(learned(code[320:]), half(RNG(19).normal(size=80))) == pytest.approx(share)
+    assert _unseen_level_share(learned(code[320:]), half(RNG(19).normal(size=80))) == pytest.approx(share)
     x = code[:, 0].astype(int)
     found = nf.estimate_mi(
         x, 3 * RNG(20).normal(size=400)[x] + RNG(21).normal(size=400), discrete="x", baselines=False
@@ -175,11 +174,11 @@ def test_levels_that_were_not_seen_are_counted_and_reckoned_with() -> None:
 
 def test_additivity_says_where_samples_could_not_refute_it() -> None:
     """Three errors above half the value: whatever came out would have been allowed."""
-    sure, unsure = (_near("additivity", 0.5, 0.4, error) for error in (0.05, 0.1))
+    sure, unsure = (check_equal("additivity", 0.5, 0.4, error) for error in (0.05, 0.1))
     assert sure.holds
-    assert sure.telling
+    assert sure.conclusive
     assert unsure.holds
-    assert not unsure.telling
+    assert not unsure.conclusive
 
 
 def test_many_categories_are_read_one_by_one_where_combinations_hardly_recur() -> None:
@@ -189,7 +188,7 @@ def test_many_categories_are_read_one_by_one_where_combinations_hardly_recur() -
     found = nf.estimate_mi(x, y, baselines=False, folds=3)
     truth = math.log(2) + 0.05 * math.log(0.05) + 0.95 * math.log(0.95)
     assert found.nats == pytest.approx(truth, abs=0.12)
-    few = HalfMap.fit(x[:, :3].astype(float), np.full(3, True))(x[:, :3].astype(float))
+    few = SideMap.fit(x[:, :3].astype(float), np.full(3, True))(x[:, :3].astype(float))
     assert few.code is not None
     assert few.levels == 8
 

@@ -14,9 +14,9 @@ import nearfar as nf
 from nearfar.core.scores import paired_scores
 from nearfar.estimate import baselines
 from nearfar.estimate.baselines import gaussian_information, ksg_information
-from nearfar.estimate.fit import CRITICS, InitialisedCritic, Training, fitted_critic, symmetrised
-from nearfar.estimate.measure import in_batch_trial, independent_trials, measured
-from nearfar.estimate.samples import Canonical, Encoding
+from nearfar.estimate.fit import CRITICS, CriticTraining, InitialisedCritic, SymmetricObjective, fit_critic
+from nearfar.estimate.measure import in_batch_arrangement, independent_arrangements, measure_bound
+from nearfar.estimate.samples import CanonicalMap, ColumnEncoding
 
 CPU = torch.device("cpu")
 
@@ -51,10 +51,10 @@ def test_a_discrete_pair_begins_at_its_table(seed: int, rows: int, columns: int)
     ratio = table / np.outer(table.sum(1), table.sum(0))
     discrete = np.array([True])
     u, v = (
-        Encoding.fit(side[:, None].astype(float), "rank", discrete)(side[:, None].astype(float))
+        ColumnEncoding.fit(side[:, None].astype(float), "rank", discrete)(side[:, None].astype(float))
         for side in (x, y)
     )
-    canonical = Canonical.fit(u, v)
+    canonical = CanonicalMap.fit(u, v)
     all_of_it = np.linalg.svd(
         canonical.x_map.T @ (u - u.mean(0)).T @ (v - v.mean(0)) @ canonical.y_map / 600
     )[1]
@@ -74,13 +74,13 @@ def test_a_critic_learns_what_is_not_gaussian_and_keeps_its_best() -> None:
     y = x.square() + 0.5 * torch.randn(1200, 1)
     y = (y - y.mean()) / y.std()
     train, rest = (x[:800], y[:800]), (x[800:], y[800:])
-    objective = symmetrised(nf.InfoNCE())
-    network = fitted_critic(
-        CRITICS["separable"], torch.zeros(1), train, rest, objective, Training(steps=100), 0
+    objective = SymmetricObjective(nf.InfoNCE())
+    network = fit_critic(
+        CRITICS["separable"], torch.zeros(1), train, rest, objective, CriticTraining(steps=100), 0
     )
     assert float(objective(network.cross(*rest))) > 0.4
-    again = fitted_critic(
-        CRITICS["separable"], torch.zeros(1), train, rest, objective, Training(steps=100), 0
+    again = fit_critic(
+        CRITICS["separable"], torch.zeros(1), train, rest, objective, CriticTraining(steps=100), 0
     )
     torch.testing.assert_close(again.cross(*rest), network.cross(*rest), rtol=0, atol=0)
 
@@ -90,7 +90,7 @@ def test_a_critic_learns_what_is_not_gaussian_and_keeps_its_best() -> None:
 def test_independent_arrangements_use_no_sample_twice(samples: int, negatives: int, seed: int) -> None:
     if samples < 1 + negatives:
         return
-    for trial in independent_trials(samples, negatives, 3, seed, CPU):
+    for trial in independent_arrangements(samples, negatives, 3, seed, CPU):
         assert trial.negatives is not None
         used = torch.cat([trial.anchors, trial.negatives.flatten()])
         assert len(used.unique()) == len(used)
@@ -112,10 +112,12 @@ def test_the_jackknife_s_error_is_the_spread_over_samplings(kind: str) -> None:
     for sampling in range(100):
         f = exact_scores(160, rng)
         arranged = (
-            [in_batch_trial(160, CPU)] if kind == "batch" else independent_trials(160, 7, 6, sampling, CPU)
+            [in_batch_arrangement(160, CPU)]
+            if kind == "batch"
+            else independent_arrangements(160, 7, 6, sampling, CPU)
         )
         bound = nf.InfoNCE() if kind == "batch" else nf.MultiLabelCPC(0.1)
-        found = measured(bound, f, arranged)
+        found = measure_bound(bound, f, arranged)
         values.append(found.nats)
         errors.append(found.error)
     assert 0.75 < np.sqrt(np.mean(np.square(errors))) / np.std(values) < 1.35
@@ -123,16 +125,16 @@ def test_the_jackknife_s_error_is_the_spread_over_samplings(kind: str) -> None:
 
 def test_measured_is_the_bound_itself() -> None:
     f = exact_scores(50, np.random.default_rng(1))
-    whole = measured(nf.InfoNCE(), f, [in_batch_trial(50, CPU)])
+    whole = measure_bound(nf.InfoNCE(), f, [in_batch_arrangement(50, CPU)])
     assert whole.nats == pytest.approx(float(nf.InfoNCE()(paired_scores(f))))
-    trials = independent_trials(50, 4, 5, 0, CPU)
+    trials = independent_arrangements(50, 4, 5, 0, CPU)
     by_hand = []
     for trial in trials:
         assert trial.negatives is not None
         positive = f[trial.anchors, trial.anchors]
         negative = torch.stack([f[a, row] for a, row in zip(trial.anchors, trial.negatives, strict=True)])
         by_hand.append(float(nf.MultiLabelCPC(0.5)(nf.Scores.of(positive, negative))))
-    assert measured(nf.MultiLabelCPC(0.5), f, trials).nats == pytest.approx(np.mean(by_hand))
+    assert measure_bound(nf.MultiLabelCPC(0.5), f, trials).nats == pytest.approx(np.mean(by_hand))
 
 
 def test_ksg_is_its_formula_by_loops_and_by_both_searches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +150,7 @@ def test_ksg_is_its_formula_by_loops_and_by_both_searches(monkeypatch: pytest.Mo
         terms.append(digamma((dx < reach).sum()) + digamma((dy < reach).sum()))
     expected = digamma(3) + digamma(120) - np.mean(terms)
     assert ksg_information(x, y, neighbours=3) == pytest.approx(expected, abs=1e-9)
-    monkeypatch.setattr(baselines, "TREE_COLUMNS", 0)
+    monkeypatch.setattr(baselines, "MAX_TREE_COLUMNS", 0)
     assert ksg_information(x, y, neighbours=3) == pytest.approx(expected, abs=1e-9)
 
 

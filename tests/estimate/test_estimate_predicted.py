@@ -8,22 +8,22 @@ import pytest
 
 import nearfar as nf
 from nearfar.cli import main
-from nearfar.estimate.predicted import Predicted, _terms
-from nearfar.estimate.ratios import Half, HalfMap
+from nearfar.estimate.prediction_bound import CellPredictor, bound_terms
+from nearfar.estimate.ratios import SideMap, SideRows
 
 RNG = np.random.default_rng
 
 
-def half(z: np.ndarray, discrete: bool = False) -> Half:
+def half(z: np.ndarray, discrete: bool = False) -> SideRows:
     z = z.reshape(len(z), -1).astype(float)
-    return HalfMap.fit(z, np.full(z.shape[1], discrete))(z)
+    return SideMap.fit(z, np.full(z.shape[1], discrete))(z)
 
 
 @pytest.mark.parametrize("discrete", [False, True])
 def test_probabilities_add_up_to_one(discrete: bool) -> None:
     x, e = RNG(0).normal(size=(2, 200))
     y = np.digitize(x + e, [-1, 0, 1]) if discrete else x + e
-    fitted = Predicted.fit(half(x), half(y, discrete), 0, np.arange(200), 50)
+    fitted = CellPredictor.fit(half(x), half(y, discrete), 0, np.arange(200), 50)
     log_q = fitted.log_probability(half(x))
     np.testing.assert_allclose(np.exp(log_q).sum(axis=1), 1, rtol=1e-12)
     assert fitted.cell_of(half(y, discrete)).max() < fitted.cells
@@ -32,12 +32,12 @@ def test_probabilities_add_up_to_one(discrete: bool) -> None:
 def test_terms_are_the_mean_log_probability_and_counted_entropy() -> None:
     """By loops; and a level that training did not see is the last cell, possible and unlikely."""
     x, y = RNG(1).integers(0, 3, size=(2, 120))
-    both = HalfMap.fit(y[:, None].astype(float), np.array([True]))
-    fitted = Predicted.fit(half(x, True), both(y[:, None].astype(float)), 0, np.arange(120), 30)
+    both = SideMap.fit(y[:, None].astype(float), np.array([True]))
+    fitted = CellPredictor.fit(half(x, True), both(y[:, None].astype(float)), 0, np.arange(120), 30)
     new = np.array([0, 0, 1, 2, 2, 2, 9])
     given, other = half(x, True)[np.arange(7)], both(new[:, None].astype(float))
     assert fitted.cell_of(other).tolist() == [0, 0, 1, 2, 2, 2, 3]
-    terms, _ = _terms(fitted, given, other)
+    terms, _ = bound_terms(fitted, given, other)
     log_q = fitted.log_probability(given)
     entropy = -sum(k / 7 * math.log(k / 7) for k in (2, 1, 3, 1))
     expected = np.mean([log_q[i, c] for i, c in enumerate([0, 0, 1, 2, 2, 2, 3])]) + entropy
@@ -64,7 +64,7 @@ def test_a_number_is_divided_as_finely_as_counting_its_entropy_allows() -> None:
     interval found nothing: counting loses half a nat for every row of an interval)."""
     x, e = RNG(8).normal(size=(2, 600))
     divided = [
-        Predicted.fit(half(x), half(x + e), 0, np.arange(600), unseen).cells - 1 for unseen in (30, 10**6)
+        CellPredictor.fit(half(x), half(x + e), 0, np.arange(600), unseen).cells - 1 for unseen in (30, 10**6)
     ]
     assert 2 <= divided[0] < divided[1]
     found = nf.estimate_mi(x, x + e, "barber-agakov", baselines=False)
@@ -109,5 +109,5 @@ def test_rows_that_depend_on_one_another_take_the_proof_away(
     table = tmp_path / "t.csv"
     assert main(["mi", f"{table}:x", f"{table}:y", "--bound", "barber-agakov", "--folds", "2"]) == 0
     said = capsys.readouterr().out
-    assert "bound barber-agakov (as asked)" in said
+    assert "bound barber-agakov (as requested)" in said
     assert "not covered: 150 of 300 rows are copies" in said

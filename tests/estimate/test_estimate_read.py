@@ -13,7 +13,7 @@ import pytest
 import nearfar as nf
 from nearfar.cli import main
 from nearfar.estimate.columns import as_columns
-from nearfar.estimate.read import _columns, read_columns, read_sample, read_table
+from nearfar.estimate.read import _table_columns, read_columns, read_sample, read_table
 
 RNG = np.random.default_rng(0)
 TABLE = np.round(RNG.normal(size=(120, 2)), 6)
@@ -184,5 +184,5 @@ def test_a_target_is_looked_for_before_columns_are_read_cell_by_cell(
         def column(self, name: str) -> pa.ChunkedArray:
             return pa.chunked_array([[1]])
 
-    assert _columns(Path("t.csv"), Table(), []) == {"a": [1], "b": [1], "c": [1]}
+    assert _table_columns(Path("t.csv"), Table(), []) == {"a": [1], "b": [1], "c": [1]}
     assert Table.fetched == 1

@@ -11,11 +11,11 @@ from scipy.stats import norm, rankdata
 
 import nearfar as nf
 from nearfar.estimate.columns import as_columns
-from nearfar.estimate.dependence import look_at_rows
+from nearfar.estimate.rows import check_rows
 from nearfar.estimate.samples import (
-    Canonical,
-    Encoding,
-    checked_pair,
+    CanonicalMap,
+    ColumnEncoding,
+    check_pair,
     discrete_columns,
 )
 
@@ -26,23 +26,23 @@ CONTINUOUS = np.zeros(1, dtype=bool)
 @settings(max_examples=20, deadline=None)
 def test_ranks_become_normal_and_do_not_see_a_monotone_map(seed: int, n: int) -> None:
     sample = np.random.default_rng(seed).normal(size=(n, 1))
-    ours = Encoding.fit(sample, "rank", CONTINUOUS)(sample)
+    ours = ColumnEncoding.fit(sample, "rank", CONTINUOUS)(sample)
     expected = norm.ppf((rankdata(sample[:, 0]) - 0.5) / n)
     np.testing.assert_allclose(ours[:, 0], expected, atol=1e-9)
     bent = np.exp(sample) ** 3
-    np.testing.assert_allclose(Encoding.fit(bent, "rank", CONTINUOUS)(bent), ours, atol=1e-9)
+    np.testing.assert_allclose(ColumnEncoding.fit(bent, "rank", CONTINUOUS)(bent), ours, atol=1e-9)
 
 
 def test_ties_share_a_rank() -> None:
     sample = np.repeat([3.0, 1.0, 2.0], 20)[:, None]
-    ours = Encoding.fit(sample, "rank", CONTINUOUS)(sample)[:, 0]
+    ours = ColumnEncoding.fit(sample, "rank", CONTINUOUS)(sample)[:, 0]
     expected = norm.ppf((rankdata(sample[:, 0]) - 0.5) / 60)
     np.testing.assert_allclose(ours, expected, atol=1e-9)
 
 
 def test_levels_become_indicators_and_an_unknown_level_is_nobody() -> None:
     known = np.repeat([1.0, 4.0, 7.0], 30)[:, None]
-    encode = Encoding.fit(known, "rank", np.array([True]))
+    encode = ColumnEncoding.fit(known, "rank", np.array([True]))
     np.testing.assert_array_equal(encode(np.array([[4.0], [7.0], [5.0]])), [[0, 1, 0], [0, 0, 1], [0, 0, 0]])
 
 
@@ -60,7 +60,7 @@ def test_canonical_pairs_are_white_and_correlated_in_pairs_alone(seed: int, dx: 
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(400, dx)) @ rng.normal(size=(dx, dx)) + 3
     y = x[:, :1] @ rng.normal(size=(1, dy)) + rng.normal(size=(400, dy))
-    u, v = (side.double().numpy() for side in Canonical.fit(x, y)(x, y))
+    u, v = (side.double().numpy() for side in CanonicalMap.fit(x, y)(x, y))
     np.testing.assert_allclose(u.T @ u / 400, np.eye(u.shape[1]), atol=1e-3)
     np.testing.assert_allclose(v.T @ v / 400, np.eye(v.shape[1]), atol=1e-3)
     cross = u.T @ v / 400
@@ -68,19 +68,19 @@ def test_canonical_pairs_are_white_and_correlated_in_pairs_alone(seed: int, dx: 
     np.testing.assert_allclose(
         cross - np.diag(np.diag(cross)) if dx == dy else cross[pairs:, pairs:], 0, atol=1e-3
     )
-    kept = Canonical.fit(x, y).correlation
+    kept = CanonicalMap.fit(x, y).correlation
     np.testing.assert_allclose(kept[kept > 0], np.diag(cross)[: len(kept)][kept > 0], atol=1e-3)
 
 
 def test_correlations_no_larger_than_chance_are_dropped() -> None:
     x, y = np.random.default_rng(0).normal(size=(2, 1000, 20))
-    assert (Canonical.fit(x, y).correlation == 0).all()
+    assert (CanonicalMap.fit(x, y).correlation == 0).all()
 
 
 def test_directions_in_which_nothing_varies_are_left_out() -> None:
     x = np.random.default_rng(0).normal(size=(100, 1))
     doubled = np.hstack([x, 2 * x])
-    u, _ = Canonical.fit(doubled, x)(doubled, x)
+    u, _ = CanonicalMap.fit(doubled, x)(doubled, x)
     assert u.shape == (100, 1)
 
 
@@ -123,7 +123,7 @@ def with_value(value: float) -> np.ndarray:
 )
 def test_bad_samples_get_one_sentence(bad: object, sentence: str) -> None:
     with pytest.raises(nf.UserError, match=sentence) as caught:
-        checked_pair(bad, GOOD)
+        check_pair(bad, GOOD)
     assert "\n" not in str(caught.value)
 
 
@@ -140,12 +140,12 @@ def test_words_are_categories_and_gaps_are_left_out() -> None:
     words = np.array(["red", "green", None, "blue", ""] * 20, dtype=object)
     y = GOOD[np.arange(100) % 60].copy()
     y[3, 1] = np.nan
-    pair = checked_pair(words, y)
+    pair = check_pair(words, y)
     assert len(pair.x) == len(pair.y) == 59
     assert pair.kinds[0].all()
     assert pair.notes == ("41 of 100 rows have gaps and were left out",)
-    np.testing.assert_array_equal(pair.y, y[pair.kept])
-    assert [len(np.unique(words[pair.kept][pair.x[:, 0] == code])) for code in np.unique(pair.x)] == [1, 1, 1]
+    np.testing.assert_array_equal(pair.y, y[pair.rows])
+    assert [len(np.unique(words[pair.rows][pair.x[:, 0] == code])) for code in np.unique(pair.x)] == [1, 1, 1]
 
 
 class Frame:
@@ -159,7 +159,7 @@ class Frame:
 
 @pytest.mark.parametrize("table", [Frame(), {name: Frame()[name] for name in Frame.columns}])
 def test_frames_and_mappings_are_read_by_column(table: object) -> None:
-    pair = checked_pair(table, GOOD)
+    pair = check_pair(table, GOOD)
     assert pair.names[0] == ("a", "colour")
     assert list(pair.kinds[0]) == [False, True]
     np.testing.assert_array_equal(pair.x[:, 0], GOOD[:, 0])
@@ -168,15 +168,15 @@ def test_frames_and_mappings_are_read_by_column(table: object) -> None:
 def test_categories_can_be_declared_for_one_side() -> None:
     """40 codes beside a number of 40 values: one a category, the other not."""
     codes, number = np.arange(60) % 40, np.round(GOOD[:, 0], 1)
-    assert [bool(kind[0]) for kind in checked_pair(codes, number, "x").kinds] == [True, False]
-    assert [bool(kind[0]) for kind in checked_pair(number, codes, "y").kinds] == [False, True]
+    assert [bool(kind[0]) for kind in check_pair(codes, number, "x").kinds] == [True, False]
+    assert [bool(kind[0]) for kind in check_pair(number, codes, "y").kinds] == [False, True]
 
 
 def test_standardising_knows_small_columns_from_constant_ones() -> None:
     """A column of size 1e-20 is one like any other; 0.1 in every fitted row has only rounding for a deviation."""
-    small = Encoding.fit(1e-20 * GOOD[:, :1], "standard", CONTINUOUS)
+    small = ColumnEncoding.fit(1e-20 * GOOD[:, :1], "standard", CONTINUOUS)
     assert small(1e-20 * GOOD[:, :1]).std() == pytest.approx(1.0)
-    constant = Encoding.fit(np.full((70, 1), 0.1), "standard", CONTINUOUS)
+    constant = ColumnEncoding.fit(np.full((70, 1), 0.1), "standard", CONTINUOUS)
     assert abs(constant(np.array([[0.2]]))[0, 0]) < 1.0
 
 
@@ -193,17 +193,17 @@ def test_copies_with_a_little_noise_are_found(noise: float) -> None:
     rng = np.random.default_rng(0)
     rows = rng.permutation(np.repeat(np.arange(200), 4))
     x, y = rng.normal(size=(2, 200, 1))[:, rows] + noise * rng.normal(size=(2, 800, 1))
-    assert "copies of others but for a little noise" in look_at_rows(x, y).refuted
+    assert "copies of others but for a little noise" in check_rows(x, y).refuted
     label = rng.integers(0, 3, size=(200, 1)).astype(float)[rows]
-    assert "copies of others but for a little noise" in look_at_rows(x, label).refuted
+    assert "copies of others but for a little noise" in check_rows(x, label).refuted
     for size in (60, 300, 3000):
         z = rng.normal(size=(size, 1))
         for other in (z, np.exp(z), z + 1e-6 * rng.normal(size=z.shape), rng.standard_cauchy((size, 1))):
-            assert not look_at_rows(z, other).refuted
+            assert not check_rows(z, other).refuted
         heavy = rng.standard_t(0.5, size=(size, 1))
-        assert not look_at_rows(heavy, heavy).refuted
+        assert not check_rows(heavy, heavy).refuted
         clustered = rng.integers(0, 8, size=(size, 1)) + 1e-6 * rng.normal(size=(size, 1))
-        assert not look_at_rows(clustered, clustered + 1e-6 * rng.normal(size=(size, 1))).refuted
+        assert not check_rows(clustered, clustered + 1e-6 * rng.normal(size=(size, 1))).refuted
 
 
 def test_levels_that_recur_are_no_copies() -> None:
@@ -212,7 +212,7 @@ def test_levels_that_recur_are_no_copies() -> None:
     for _ in range(20):
         x = rng.integers(0, 60, size=(130, 1))
         y = np.where(rng.random((130, 1)) < 0.5, x, rng.integers(0, 60, size=(130, 1)))
-        assert not look_at_rows(x.astype(float), y.astype(float)).refuted
+        assert not check_rows(x.astype(float), y.astype(float)).refuted
 
 
 @pytest.mark.parametrize("period", [2, 12])
@@ -222,10 +222,10 @@ def test_seasons_are_an_order_too(period: int) -> None:
     x, y = np.tile(rng.normal(size=(2, period)), 840 // period)[..., None] + 0.3 * rng.normal(
         size=(2, 840, 1)
     )
-    refuted = look_at_rows(x, y).refuted
+    refuted = check_rows(x, y).refuted
     assert "in a time series" in refuted
     # one side alone cannot make the two look dependent
-    assert not look_at_rows(x, rng.permutation(y)).refuted
+    assert not check_rows(x, rng.permutation(y)).refuted
 
 
 def test_calm_and_wild_times_are_an_order_too() -> None:
@@ -234,11 +234,11 @@ def test_calm_and_wild_times_are_an_order_too() -> None:
     for _ in range(5):
         wild = (rng.random((1000, 2)) < 0.01).cumsum(axis=0) % 2
         x, y = ((1 + 9 * wild) * rng.normal(size=(1000, 2))).T[..., None]
-        assert "in a time series" in look_at_rows(x, y).refuted
+        assert "in a time series" in check_rows(x, y).refuted
         shuffled = rng.permutation(1000)
-        assert not look_at_rows(x[shuffled], y[shuffled]).refuted
+        assert not check_rows(x[shuffled], y[shuffled]).refuted
     binary = rng.integers(0, 2, (1000, 1)).astype(float)  # its distances from the median may be all alike
-    assert not look_at_rows(binary, rng.normal(size=(1000, 1))).refuted
+    assert not check_rows(binary, rng.normal(size=(1000, 1))).refuted
 
 
 @pytest.mark.parametrize("share", [0.01, 0.02])
@@ -260,5 +260,5 @@ def test_readings_that_were_rounded_are_no_copies() -> None:
         label = rng.integers(0, 3, size=(size, 1)).astype(float)
         reading = np.round(label + rng.normal(size=(size, 1)), 2)
         assert len(np.unique(reading)) > size / 2
-        assert not look_at_rows(reading, label).refuted
-        assert not look_at_rows(reading, np.round(reading + rng.normal(size=(size, 1)), 2)).refuted
+        assert not check_rows(reading, label).refuted
+        assert not check_rows(reading, np.round(reading + rng.normal(size=(size, 1)), 2)).refuted

@@ -9,9 +9,9 @@ import pytest
 from scipy.special import logsumexp
 
 import nearfar as nf
-from nearfar.estimate.best import UNFITTED
+from nearfar.estimate.interval import UNFITTED
 from nearfar.estimate.plot import draw_estimate
-from nearfar.estimate.samples import Canonical
+from nearfar.estimate.samples import CanonicalMap
 
 
 def test_fifty_columns_that_are_copied_are_not_independent(tmp_path: Path) -> None:
@@ -103,10 +103,10 @@ def test_shrunk_canonical_correlations() -> None:
     rng = np.random.default_rng(5)
     x, noise = rng.normal(size=(2, 400, 4))
     y = x + noise
-    plain, shrunk = Canonical.fit(x, y), Canonical.shrunk(x, y, 0.0)
+    plain, shrunk = CanonicalMap.fit(x, y), CanonicalMap.fit_ridge(x, y, 0.0)
     np.testing.assert_allclose(shrunk.correlation, plain.correlation, rtol=1e-6)
-    np.testing.assert_allclose(np.abs(shrunk.moved(x, y)[0]), np.abs(plain.moved(x, y)[0]), atol=1e-6)
-    wide = Canonical.shrunk(rng.normal(size=(20, 50)), rng.normal(size=(20, 3)), 1.0)
+    np.testing.assert_allclose(np.abs(shrunk.transform(x, y)[0]), np.abs(plain.transform(x, y)[0]), atol=1e-6)
+    wide = CanonicalMap.fit_ridge(rng.normal(size=(20, 50)), rng.normal(size=(20, 3)), 1.0)
     assert wide.x_map.shape == (50, 3)
     assert np.isfinite(wide.x_map).all()
     assert ((wide.correlation > 0) & (wide.correlation < 1)).all()

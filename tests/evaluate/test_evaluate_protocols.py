@@ -17,7 +17,7 @@ from nearfar import UserError
 from nearfar.core.results import Figure, Measurement, mean_over_draws
 from nearfar.core.splits import draw_rows
 from nearfar.core.statistics import wilson
-from nearfar.estimate.labels import infonce_of_labels, label_information
+from nearfar.estimate.label_information import infonce_of_labels, label_information
 from nearfar.evaluate import LabelledFeatures, Options, scores, table
 from nearfar.evaluate.accuracy import classified
 from nearfar.evaluate.evaluation import Evaluation

@@ -1,7 +1,8 @@
-"""`nearfar mi`: how much one sample tells about another, from files; or every column of a table about a target."""
+"""`nearfar mi`: mutual information of two samples from files, or of every column of a table about a target."""
 
 import argparse
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,18 @@ from nearfar.system.files import check_output
 def add(commands: Any) -> None:
     mi = commands.add_parser(
         "mi",
-        help="how much one sample tells about another: best estimate, interval, what is proven",
+        help="mutual information of two samples: best estimate, interval, proven lower limit",
         usage="nearfar mi X Y [options] | nearfar mi TABLE --target COLUMN [options]",
-        description="Mutual information between two samples: row i of X belongs to row i of Y. Files are .npy, .npz, "
-        ".csv or .parquet; FILE:NAME takes one array or column, FILE:a,b several. With --target, every column of TABLE is "
-        "ranked by what it tells about that one. Words are categories; rows with gaps are left out and said.",
+        description="Mutual information of two samples: row i of X belongs to row i of Y. Files are .npy, .npz, "
+        ".csv or .parquet; FILE:NAME takes one array or column, FILE:a,b several. With --target, every column of TABLE "
+        "is ranked by its information about that one. Words are categories; rows with gaps are dropped, with a note.",
     )
     mi.add_argument("x", metavar="X", help="file of one sample, or a table")
-    mi.add_argument("y", metavar="Y", nargs="?", help="file of the other")
+    mi.add_argument("y", metavar="Y", nargs="?", help="file of the other sample")
     mi.add_argument(
-        "--target", metavar="COLUMN", help="rank the columns of X by what they tell about this one"
+        "--target", metavar="COLUMN", help="rank the columns of X by their information about this one"
     )
-    mi.add_argument("--given", metavar="FILE:NAME", help="what is known already: I(X; Y | it)")
+    mi.add_argument("--given", metavar="FILE:NAME", help="condition on this sample: I(X; Y | it)")
     mi.add_argument("--lags", metavar="A:B", help="X and Y are series: I(x_t; y_(t+lag)) for lags A to B")
     mi.add_argument(
         "--bound",
@@ -36,7 +37,7 @@ def add(commands: Any) -> None:
     mi.add_argument(
         "--critic",
         default="auto",
-        help="auto (many compete), separable, joint, hybrid, bilinear (default auto)",
+        help="auto (a stack of ratios), separable, joint, hybrid, bilinear (default auto)",
     )
     mi.add_argument(
         "--negatives", default="batch", help="batch, or independent, which proves more (default batch)"
@@ -48,11 +49,11 @@ def add(commands: Any) -> None:
         help="which columns are categories: auto, all, none, x, y (default auto)",
     )
     mi.add_argument(
-        "--groups", metavar="FILE:NAME", help="a label per row: rows of one label belong together"
+        "--groups", metavar="FILE:NAME", help="a label per row: rows of one label depend on one another"
     )
-    mi.add_argument("--folds", type=int, help="parts that are held out in turn (default 5; 3 to rank)")
+    mi.add_argument("--folds", type=int, help="cross-validation folds (default 5; 3 to rank)")
     mi.add_argument("--confidence", type=float, default=0.9, help="of the interval (default 0.9)")
-    mi.add_argument("--seed", type=int, default=0, help="of the split and the critic (default 0)")
+    mi.add_argument("--seed", type=int, default=0, help="of splits and fits (default 0)")
     mi.add_argument("--no-baselines", action="store_true", help="leave out the KSG and Gaussian estimates")
     mi.add_argument(
         "--check", action="store_true", help="check the estimator's laws on these data instead (7 estimates)"
@@ -63,19 +64,19 @@ def add(commands: Any) -> None:
         metavar="FILE.csv",
         help="write log p(x, y) / p(x) p(y) of every row there instead",
     )
-    mi.add_argument("--plot", type=Path, metavar="FILE", help="draw the answer (.svg, .png or .pdf)")
+    mi.add_argument("--plot", type=Path, metavar="FILE", help="plot the result (.svg, .png or .pdf)")
     mi.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     mi.set_defaults(command=run)
 
 
-FITTED = ("bound", "alpha", "critic", "negatives", "scaling")
-# what each question would leave unread: said, not ignored
-QUESTIONS: dict[str, tuple[str, ...]] = {
+BOUND_OPTIONS = ("bound", "alpha", "critic", "negatives", "scaling")
+# options without effect, per mode; the modes in order of precedence
+UNUSED: dict[str, tuple[str, ...]] = {
     "target": ("y", "given", "lags", "check", "rows", "no_baselines"),
     "check": ("given", "lags", "rows", "plot", "no_baselines"),
-    "given": (*FITTED, "lags", "rows", "plot", "no_baselines"),
+    "given": (*BOUND_OPTIONS, "lags", "rows", "plot", "no_baselines"),
     "lags": ("groups", "rows", "no_baselines"),
-    "rows": (*FITTED, "confidence", "plot", "no_baselines"),
+    "rows": (*BOUND_OPTIONS, "confidence", "plot", "no_baselines"),
 }
 DEFAULTS: dict[str, Any] = {
     "bound": "auto",
@@ -88,184 +89,211 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def _refuse_without_effect(given: argparse.Namespace, question: str) -> None:
-    for name in QUESTIONS[question]:
-        if getattr(given, name) != DEFAULTS.get(name):
-            said = "Y" if name == "y" else f"--{name.replace('_', '-')}"
-            raise UserError(f"{said} has no effect with --{question}; leave it out")
-
-
-def run(given: argparse.Namespace) -> int:
-    read = [side.partition(":")[0] for side in (given.x, given.y, given.given) if side]
-    for option in ("rows", "plot"):
-        if (target := getattr(given, option)) is not None:
-            check_output(f"--{option}", target, read)
-            if not target.parent.is_dir():
-                raise UserError(
-                    f"--{option} was {target}, but the folder {target.parent} was not found; make it first"
-                )
-    if given.plot is not None and given.plot.suffix not in (".svg", ".png", ".pdf"):
-        raise UserError(f"--plot was {given.plot}; it must end in .svg, .png or .pdf")
-    question = next((name for name in QUESTIONS if getattr(given, name) not in (None, False)), None)
-    if question is not None:
-        _refuse_without_effect(given, question)
-    if question == "target":
-        return _rank(given)
-    if given.y is None:
+def run(options: argparse.Namespace) -> int:
+    _check_outputs(options)
+    values = vars(options)
+    mode = next((name for name in UNUSED if values[name] not in (None, False)), None)
+    for name in UNUSED[mode] if mode else ():
+        if values[name] != DEFAULTS.get(name):
+            option = "Y" if name == "y" else f"--{name.replace('_', '-')}"
+            raise UserError(f"{option} has no effect with --{mode}; leave it out")
+    if mode == "target":
+        return _rank(options)
+    if options.y is None:
         raise UserError(
             "Y is missing; name a second file, or --target COLUMN to rank the columns of the first"
         )
     from nearfar.estimate.read import read_pair
 
-    x, y, said = read_pair(given.x, given.y)
-    if question is not None:
-        return {"check": _check, "given": _conditional, "lags": _lags, "rows": _rows}[question](given, x, y)
-    from nearfar.estimate.mi import estimate_mi
-
-    estimate = estimate_mi(x, y, baselines=not given.no_baselines, **_options(given))
-    if given.plot is not None:
-        from nearfar.estimate.plot import draw_estimate
-
-        draw_estimate(estimate, given.plot)
-    if given.json:
-        answer = estimate.as_json()
-        print(json.dumps({**answer, "warnings": [*said, *answer["warnings"]]}))
-    else:
-        print(estimate, *(f"note: {sentence}" for sentence in said), sep="\n")
-    return DONE
+    x, y, notes = read_pair(options.x, options.y)
+    modes = {"check": _check, "given": _conditional, "lags": _lags, "rows": _rows, None: _estimate}
+    return modes[mode](options, x, y, notes)
 
 
-def _options(given: argparse.Namespace) -> dict[str, Any]:
-    from nearfar.estimate.choose import named_bound
+def _check_outputs(options: argparse.Namespace) -> None:
+    inputs = [side.partition(":")[0] for side in (options.x, options.y, options.given) if side]
+    for option, file in (("rows", options.rows), ("plot", options.plot)):
+        if file is None:
+            continue
+        check_output(f"--{option}", file, inputs)
+        if not file.parent.is_dir():
+            raise UserError(
+                f"--{option} was {file}, but the folder {file.parent} was not found; make it first"
+            )
+    if options.plot is not None and options.plot.suffix not in (".svg", ".png", ".pdf"):
+        raise UserError(f"--plot was {options.plot}; it must end in .svg, .png or .pdf")
+
+
+def _estimate_options(options: argparse.Namespace) -> dict[str, Any]:
+    from nearfar.estimate.bound_choice import named_bound
 
     return {
-        "bound": named_bound(given.bound, given.alpha),
-        "critic": given.critic,
-        "negatives": given.negatives,
-        "scaling": given.scaling,
-        **_few_options(given),
+        "bound": named_bound(options.bound, options.alpha),
+        "critic": options.critic,
+        "negatives": options.negatives,
+        "scaling": options.scaling,
+        **_common_options(options),
     }
 
 
-def _few_options(given: argparse.Namespace) -> dict[str, Any]:
+def _common_options(options: argparse.Namespace) -> dict[str, Any]:
     from nearfar.estimate.read import read_labels
 
-    folds = {} if given.folds is None else {"folds": given.folds}
-    groups = {} if given.groups is None else {"groups": read_labels(given.groups)}
+    folds = {} if options.folds is None else {"folds": options.folds}
+    groups = {} if options.groups is None else {"groups": read_labels(options.groups)}
     return {
-        "discrete": given.discrete,
-        "confidence": given.confidence,
-        "seed": given.seed,
+        "discrete": options.discrete,
+        "confidence": options.confidence,
+        "seed": options.seed,
         **folds,
         **groups,
     }
 
 
-def _rank(given: argparse.Namespace) -> int:
+def _print_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        print(f"note: {note}")
+
+
+def _print_warnings(warnings: Mapping[str, tuple[str, ...]]) -> None:
+    """Prints every distinct warning once, with the names it concerns unless it concerns all."""
+    names_of: dict[str, list[str]] = {}
+    for name, sentences in warnings.items():
+        for sentence in sentences:
+            names_of.setdefault(sentence, []).append(name)
+    for sentence, names in names_of.items():
+        prefix = "" if len(names) == len(warnings) else f"{', '.join(names)}: "
+        print(f"warning: {prefix}{sentence}")
+
+
+def _with_notes(answer: dict[str, Any], notes: list[str]) -> str:
+    return json.dumps({**answer, "warnings": [*notes, *answer["warnings"]]})
+
+
+def _estimate(options: argparse.Namespace, x: Any, y: Any, notes: list[str]) -> int:
+    from nearfar.estimate.mi import estimate_mi
+
+    estimate = estimate_mi(x, y, baselines=not options.no_baselines, **_estimate_options(options))
+    if options.plot is not None:
+        from nearfar.estimate.plot import draw_estimate
+
+        draw_estimate(estimate, options.plot)
+    if options.json:
+        print(_with_notes(estimate.as_json(), notes))
+    else:
+        print(estimate)
+        _print_notes(notes)
+    return DONE
+
+
+def _rank(options: argparse.Namespace) -> int:
     from nearfar.estimate.read import read_table
     from nearfar.estimate.table import rank_columns
 
-    table, empty = read_table(given.x, given.target)
-    found = rank_columns(table, given.target, **_options(given))
-    told = {given.target, *(one.column for one in found)}
-    left_out = {"empty": empty, "the same in every row": [name for name in table if name not in told]}
-    if given.plot is not None:
+    table, empty = read_table(options.x, options.target)
+    ranked = rank_columns(table, options.target, **_estimate_options(options))
+    estimated = {options.target, *(column.column for column in ranked)}
+    left_out = {"empty": empty, "the same in every row": [name for name in table if name not in estimated]}
+    if options.plot is not None:
         from nearfar.estimate.plot import draw_ranking
 
-        draw_ranking(found, given.target, given.plot)
-    if given.json:
-        said = {"target": given.target, "columns": [one.as_json() for one in found]}
-        print(
-            json.dumps({**said, "left_out": {name: why for why, names in left_out.items() for name in names}})
-        )
+        draw_ranking(ranked, options.target, options.plot)
+    if options.json:
+        reasons = {name: reason for reason, names in left_out.items() for name in names}
+        columns = [column.as_json() for column in ranked]
+        print(json.dumps({"target": options.target, "columns": columns, "left_out": reasons}))
         return DONE
-    width = max(len(one.column) for one in found) + 2
-    print(
-        f"{'column':<{width}}{'nats':>8}  {f'{given.confidence:.0%} interval':<18}{'at least':>9}{'p, of all':>11}"
-    )
-    for one in found:
+    width = max(len(column.column) for column in ranked) + 2
+    interval_title = f"{options.confidence:.0%} interval"
+    print(f"{'column':<{width}}{'nats':>8}  {interval_title:<18}{'at least':>9}{'p, of all':>11}")
+    for column in ranked:
         print(
-            f"{one.column:<{width}}{one.estimate.nats:>8.4f}  {one.estimate.interval_text():<18}"
-            f"{float(one.estimate.at_least):>9.4f}{one.p_value:>11.2g}"
+            f"{column.column:<{width}}{column.estimate.nats:>8.4f}  {column.estimate.interval_text():<18}"
+            f"{float(column.estimate.at_least):>9.4f}{column.p_value:>11.2g}"
         )
-    for why, names in left_out.items():
-        if names:
-            print(f"note: left out, {why}: {', '.join(names)}")
-    # what is said of one column names it; what is said of all of them is said once
-    about: dict[str, list[str]] = {}
-    for one in found:
-        for warning in one.estimate.warnings:
-            about.setdefault(warning, []).append(one.column)
-    for warning, columns in about.items():
-        print(
-            f"warning: {warning}"
-            if len(columns) == len(found)
-            else f"warning: {', '.join(columns)}: {warning}"
-        )
+    _print_notes(f"left out, {reason}: {', '.join(names)}" for reason, names in left_out.items() if names)
+    _print_warnings({column.column: column.estimate.warnings for column in ranked})
     return DONE
 
 
-def _check(given: argparse.Namespace, x: Any, y: Any) -> int:
-    from nearfar.estimate.consistency import check_mi
+def _check(options: argparse.Namespace, x: Any, y: Any, notes: list[str]) -> int:
+    from nearfar.estimate.laws import check_mi
 
-    checks = check_mi(x, y, **_options(given))
-    if given.json:
+    checks = check_mi(x, y, **_estimate_options(options))
+    if options.json:
         print(json.dumps({check.law: asdict(check) for check in checks}))
         return DONE
     for check in checks:
-        verdict = "FAILS" if not check.holds else "holds" if check.telling else "too few samples to tell"
-        print(f"{check.law}: {check.found:.4f}, {verdict} ({check.allowed})")
+        verdict = (
+            "FAILS" if not check.holds else "holds" if check.conclusive else "inconclusive, too few samples"
+        )
+        print(f"{check.law}: {check.value:.4f}, {verdict} ({check.allowed})")
+    _print_notes(notes)
     return DONE
 
 
-def _conditional(given: argparse.Namespace, x: Any, y: Any) -> int:
+def _conditional(options: argparse.Namespace, x: Any, y: Any, notes: list[str]) -> int:
     from nearfar.estimate.chain import estimate_cmi
     from nearfar.estimate.read import read_columns
 
-    found = estimate_cmi(x, y, read_columns(given.given).columns, **_few_options(given))
-    print(json.dumps(found.as_json()) if given.json else found)
+    result = estimate_cmi(x, y, read_columns(options.given).columns, **_common_options(options))
+    if options.json:
+        print(_with_notes(result.as_json(), notes))
+    else:
+        print(result)
+        _print_notes(notes)
     return DONE
 
 
-def _lags(given: argparse.Namespace, x: Any, y: Any) -> int:
+def _lags(options: argparse.Namespace, x: Any, y: Any, notes: list[str]) -> int:
     from nearfar.estimate.table import mi_over_lags
 
-    first, _, last = given.lags.partition(":")
+    first, _, last = options.lags.partition(":")
     try:
         lags = range(int(first), int(last or first) + 1)
     except ValueError:
-        raise UserError(f"--lags was {given.lags}; it must be two whole numbers, for instance 0:5") from None
+        raise UserError(
+            f"--lags was {options.lags}; it must be two whole numbers, for instance 0:5"
+        ) from None
     if not lags:
-        raise UserError(f"--lags was {given.lags}; the first must not be above the second")
-    found = mi_over_lags(x, y, lags, **_options(given))
-    if given.plot is not None:
+        raise UserError(f"--lags was {options.lags}; the first must not be above the second")
+    estimates = mi_over_lags(x, y, lags, **_estimate_options(options))
+    if options.plot is not None:
         from nearfar.estimate.plot import draw_lags
 
-        draw_lags(found, given.plot)
-    if given.json:
-        print(json.dumps({str(lag): one.as_json() for lag, one in found.items()}))
+        draw_lags(estimates, options.plot)
+    if options.json:
+        print(json.dumps({str(lag): estimate.as_json() for lag, estimate in estimates.items()}))
         return DONE
-    for lag, one in found.items():
-        print(f"lag {lag:>3}  {one.nats:.4f} nats, {one.interval_text()}, at least {float(one.at_least):.4f}")
+    for lag, estimate in estimates.items():
+        print(
+            f"lag {lag:>3}  {estimate.nats:.4f} nats, {estimate.interval_text()}, at least "
+            f"{float(estimate.at_least):.4f}"
+        )
+    _print_notes(notes)
+    _print_warnings({f"lag {lag}": estimate.warnings for lag, estimate in estimates.items()})
     return DONE
 
 
-def _rows(given: argparse.Namespace, x: Any, y: Any) -> int:
+def _rows(options: argparse.Namespace, x: Any, y: Any, notes: list[str]) -> int:
     import numpy as np
 
     from nearfar.estimate.chain import pointwise_mi
     from nearfar.system.files import write_atomic
 
-    if given.rows.suffix != ".csv":
-        raise UserError(f"--rows was {given.rows}; it must end in .csv")
-    options = _few_options(given)
-    del options["confidence"]
-    found = pointwise_mi(x, y, **options)
-    lines = ["" if np.isnan(nats) else f"{nats:.6g}" for nats in found]
-    write_atomic(given.rows, "\n".join(["nats", *lines]) + "\n")
-    told = int((~np.isnan(found)).sum())
-    if given.json:
-        print(json.dumps({"rows": str(given.rows), "samples": told, "mean": float(np.nanmean(found))}))
-    else:
-        print(f"{told} rows, mean {np.nanmean(found):.4f} nats before what is missing; each in {given.rows}")
+    if options.rows.suffix != ".csv":
+        raise UserError(f"--rows was {options.rows}; it must end in .csv")
+    row_options = _common_options(options)
+    del row_options["confidence"]
+    values = pointwise_mi(x, y, **row_options)
+    lines = ["" if np.isnan(nats) else f"{nats:.6g}" for nats in values]
+    write_atomic(options.rows, "\n".join(["nats", *lines]) + "\n")
+    complete, mean = int((~np.isnan(values)).sum()), float(np.nanmean(values))
+    if options.json:
+        print(json.dumps({"rows": str(options.rows), "samples": complete, "mean": mean}))
+        return DONE
+    print(f"{complete} rows, mean {mean:.4f} nats on unseen rows, uncorrected; written to {options.rows}")
+    if complete < len(values):
+        print(f"warning: {len(values) - complete} of {len(values)} rows have gaps and were left out")
+    _print_notes(notes)
     return DONE

@@ -1,22 +1,22 @@
-"""How much one thing tells about another: from samples (`estimate_mi` and what follows from it), from probabilities (`info`),
-and densities learned by contrasting data with noise (`fit_density`)."""
+"""Information from samples (`estimate_mi` and what follows from it), from probabilities (`info`), and densities
+learned by contrasting data with noise (`fit_density`)."""
 
 from nearfar.estimate import info
 from nearfar.estimate.chain import Derived, estimate_cmi, pointwise_mi, total_correlation
-from nearfar.estimate.consistency import check_mi
 from nearfar.estimate.density import fit_density
 from nearfar.estimate.divergence import Divergence, estimate_kl
-from nearfar.estimate.fit import Training
+from nearfar.estimate.fit import CriticTraining
+from nearfar.estimate.laws import check_mi
 from nearfar.estimate.mi import estimate_mi
 from nearfar.estimate.result import Estimate
-from nearfar.estimate.table import Ranked, mi_over_lags, rank_columns
+from nearfar.estimate.table import RankedColumn, mi_over_lags, rank_columns
 
 __all__ = [
+    "CriticTraining",
     "Derived",
     "Divergence",
     "Estimate",
-    "Ranked",
-    "Training",
+    "RankedColumn",
     "check_mi",
     "estimate_cmi",
     "estimate_kl",

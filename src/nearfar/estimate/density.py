@@ -1,18 +1,18 @@
-"""Densities learned by telling data from noise (Liu 2022, sec. 1, Sáez Maldonado 2021, ch. 4).
+"""Densities learned by classifying data against noise (Liu 2022, sec. 1, Sáez Maldonado 2021, ch. 4).
 
     fit_density(gaussian, data, noise)                       log p(u) = log p0(u; alpha) + c, c learned: -log Z
-    fit_density(network, data, noise, partition="zero")      c = 0: a density already, or left to become one
-    fit_density(gaussian, data, noise, nu=100)               nearer to maximum likelihood, at more cost
+    fit_density(network, data, noise, partition="zero")      c = 0: the model is normalised, or becomes so
+    fit_density(gaussian, data, noise, nu=100)               closer to maximum likelihood, more expensive
 
 A model gives log p0(u; alpha) and need not integrate to one. Logistic regression of N data points against nu N
-points of noise with a known density has its optimum where the model is the data's density, scale included, so
-that no integral is ever computed.
+points of noise with a known density is optimal where the model is the density of the data, scale included. So no
+integral is computed.
 """
 
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -21,13 +21,14 @@ from torch import Tensor, nn
 
 from nearfar.errors import UserError
 
-MOST_NOISE = 2e10  # numbers
+MAX_NOISE = 2e10  # numbers
 Partition = Literal["learned", "zero"]
 Model = TypeVar("Model", bound=nn.Module)
 
 
-class Noise(Protocol):
-    """What data are contrasted with; a `torch.distributions.Distribution` is one."""
+@runtime_checkable
+class NoiseDistribution(Protocol):
+    """What data are contrasted with, such as a `torch.distributions.Distribution`."""
 
     def sample(self, sample_shape: torch.Size) -> Tensor: ...
 
@@ -41,7 +42,7 @@ class Density(Generic[Model]):
     model: Model
     log_partition: float
     loss: float  # minus the objective of Liu 2022, Eq. 10, at the optimum found
-    mass: float  # integral of p over the noise sample by importance weights: far from 1, p is no density yet
+    mass: float  # integral of p by importance weights of the noise; far from 1, p is not a density yet
 
     def log_prob(self, u: Float[Tensor, "point ..."]) -> Float[Tensor, "point"]:
         return self.model(u) - self.log_partition
@@ -62,7 +63,7 @@ def nce_loss(
 def fit_density(
     model: Model,
     data: Float[Tensor, "point ..."],
-    noise: Noise,
+    noise: NoiseDistribution,
     nu: float = 10.0,
     partition: Partition = "learned",
     *,
@@ -71,13 +72,13 @@ def fit_density(
 ) -> Density[Model]:
     """Fits a copy of `model`, whose call gives log p0(u; alpha) for each point, to `data`.
 
-    `nu` is how many points of noise there are for each of data (Liu 2022, Eq. 5): as it grows the gradient approaches
-    that of maximum likelihood (Eq. 20-23). `partition` says whether c = -log Z is a parameter (Eq. 9) or zero
-    (Eq. 22), which suits models that are normalised by construction or flexible enough to become so. Full-batch
-    L-BFGS for up to `steps` iterations; the same `seed` gives the same noise and so the same fit.
+    `nu`: points of noise per point of data (Liu 2022, Eq. 5); as it grows the gradient approaches that of maximum
+    likelihood (Eq. 20-23). `partition`: whether c = -log Z is a parameter (Eq. 9) or zero (Eq. 22), which suits models
+    that are normalised or flexible enough to become so. Full-batch L-BFGS for up to `steps` iterations. The same
+    `seed` gives the same noise and the same fit.
     """
     _check(data, nu, partition, steps, seed)
-    if not isinstance(model, nn.Module) or not (hasattr(noise, "sample") and hasattr(noise, "log_prob")):
+    if not isinstance(model, nn.Module) or not isinstance(noise, NoiseDistribution):
         raise UserError(
             f"model was {type(model).__name__} and noise {type(noise).__name__}; a torch module and something with "
             "sample and log_prob, such as a torch distribution, are needed"
@@ -89,21 +90,23 @@ def fit_density(
         raise UserError(
             f"noise must be points like the data, of shape {tuple(data.shape[1:])}; they were {tuple(contrast.shape[1:])}"
         )
-    ratio = len(contrast) / len(data)  # nu as it came out after rounding
+    ratio = len(contrast) / len(data)  # nu after rounding
     model = copy.deepcopy(model)
     for parameter in model.parameters():
         parameter.data = parameter.data.contiguous()  # torch's L-BFGS takes no other layout
     scale = torch.zeros((), dtype=data.dtype, device=data.device, requires_grad=partition == "learned")
-    here, there = _log_noise(noise, data, "the data"), _log_noise(noise, contrast, "its own sample")
+    log_noise_data = _log_noise(noise, data, "the data")
+    log_noise_contrast = _log_noise(noise, contrast, "its own sample")
 
     def loss() -> Tensor:
-        return nce_loss(model(data) + scale - here, model(contrast) + scale - there, ratio)
+        data_ratio = model(data) + scale - log_noise_data
+        return nce_loss(data_ratio, model(contrast) + scale - log_noise_contrast, ratio)
 
     _check_model(model(data), data)
     parameters = [p for p in (*model.parameters(), scale) if p.requires_grad]
     final = _minimise(loss, parameters, steps) if parameters else float(loss().detach())
     with torch.no_grad():
-        mass = float((model(contrast) + scale - there).exp().mean())
+        mass = float((model(contrast) + scale - log_noise_contrast).exp().mean())
     return Density(model, float(-scale.detach()), final, mass)
 
 
@@ -140,8 +143,8 @@ def _check(data: Tensor, nu: float, partition: str, steps: int, seed: int) -> No
     if not torch.isfinite(data).all():
         raise UserError("data holds NaN or infinite numbers; leave such rows out")
     if isinstance(nu, bool) or not isinstance(nu, (int, float)) or not 0 < nu < float("inf"):
-        raise UserError(f"nu was {nu!r}; expected a number above 0: points of noise for each of data")
-    if nu * data.numel() > MOST_NOISE:
+        raise UserError(f"nu was {nu!r}; expected a number above 0: points of noise per point of data")
+    if nu * data.numel() > MAX_NOISE:
         raise UserError(f"nu was {nu!r}; with {len(data)} points that is more noise than memory can hold")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise UserError(f"seed was {seed!r}; expected a whole number")
@@ -162,12 +165,12 @@ def _check_model(values: Tensor, data: Tensor) -> None:
         )
 
 
-def _log_noise(noise: Noise, points: Tensor, which: str) -> Float[Tensor, "point"]:
+def _log_noise(noise: NoiseDistribution, points: Tensor, which: str) -> Float[Tensor, "point"]:
     """log p_n, which must be finite wherever there are data (Sáez Maldonado 2021, Thm 4.1)."""
     try:
         with torch.no_grad():
             values = noise.log_prob(points)
-    except ValueError:  # how torch.distributions says that a point is outside the support
+    except ValueError:  # torch.distributions: a point is outside the support
         values = points.new_full(points.shape[:1], -torch.inf)
     if values.shape != points.shape[:1]:
         raise UserError(

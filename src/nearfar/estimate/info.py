@@ -5,8 +5,8 @@
     mutual_information([[0.5, 0.0], [0.0, 0.5]])    0.693
 
 A joint distribution is a matrix: entry [x, y] is the probability of X = x and Y = y. Lists, numpy arrays and torch
-tensors go in, a Python float comes out. 0 log 0 counts as 0. What sums to one within 1e-6 is taken as rounded and
-rescaled to sum to one; anything else is refused.
+tensors go in, a Python float comes out. 0 log 0 counts as 0. A sum within 1e-6 of one is
+rescaled to one; any other is refused.
 """
 
 import math
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nearfar.errors import UserError
 
-TOLERANCE = 1e-6  # how far from one the sum of a distribution given in single precision may be
+TOLERANCE = 1e-6  # of the sum, for distributions in single precision
 
 
 def entropy(p: Any, base: float = math.e) -> float:
@@ -28,7 +28,7 @@ def entropy(p: Any, base: float = math.e) -> float:
 
 
 def cross_entropy(p: Any, q: Any, base: float = math.e) -> float:
-    """-sum_x p(x) log q(x) = H(p) + KL(p || q): the cost of coding p by q; inf where q = 0 < p."""
+    """-sum_x p(x) log q(x) = H(p) + KL(p || q), the cost of coding p by q; inf where q = 0 < p."""
     p, q = _pair(p, q)
     return _in_base(-_expected_log(p, q), base)
 
@@ -61,14 +61,14 @@ def mutual_information(joint: Any, base: float = math.e) -> float:
 
 
 def _expected_log(p: np.ndarray, q: np.ndarray) -> float:
-    """sum p log q over the places where p > 0."""
+    """sum p log q over all outcomes with p > 0."""
     occurs = p > 0
     with np.errstate(divide="ignore"):
         return float(math.fsum(p[occurs] * np.log(q[occurs])))
 
 
 def _in_base(nats: float, base: float) -> float:
-    """Every quantity here is at least zero; rounding must not make it otherwise."""
+    """Converts nats to another base. Every quantity here is at least zero; rounding must not make it negative."""
     numeric = isinstance(base, (int, float)) and not isinstance(base, bool)
     if not numeric or not 1 < base < math.inf:
         raise UserError(f"base was {base!r}; expected a number above 1: 2 for bits, e for nats")
@@ -89,9 +89,9 @@ def _joint(joint: Any) -> Float[np.ndarray, "x y"]:
     return joint
 
 
-def _distribution(given: Any, name: str) -> Float[np.ndarray, "..."]:
-    """Probabilities as float64 that sum to one, or a sentence."""
-    p = _numbers(given, name)
+def _distribution(values: Any, name: str) -> Float[np.ndarray, "..."]:
+    """Checked probabilities as float64 that sum to one."""
+    p = _numbers(values, name)
     if p.size == 0 or p.ndim == 0:
         raise UserError(
             f"{name} was {'empty' if p.size == 0 else 'a single number'}; it must be a list of probabilities"
@@ -107,18 +107,18 @@ def _distribution(given: Any, name: str) -> Float[np.ndarray, "..."]:
     return p / total
 
 
-def _numbers(given: Any, name: str) -> Float[np.ndarray, "..."]:
-    if isinstance(given, Tensor) and given.is_floating_point():
-        given = given.detach().double().cpu()  # numpy has no bfloat16
+def _numbers(values: Any, name: str) -> Float[np.ndarray, "..."]:
+    if isinstance(values, Tensor) and values.is_floating_point():
+        values = values.detach().double().cpu()  # numpy has no bfloat16
     try:
-        array = np.asarray(given)
+        array = np.asarray(values)
     except (ValueError, TypeError, RuntimeError):  # ragged lists; tensors numpy cannot hold
         array = np.asarray(None)
     if array.dtype.kind not in "fiu":
-        raise UserError(f"{name} was {_short(given)}; it must be an array of numbers")
+        raise UserError(f"{name} was {_short(values)}; it must be an array of numbers")
     return array.astype(np.float64)
 
 
-def _short(given: Any) -> str:
-    text = " ".join(repr(given).split())
+def _short(values: Any) -> str:
+    text = " ".join(repr(values).split())
     return text if len(text) <= 60 else text[:57] + "..."

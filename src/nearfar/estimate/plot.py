@@ -1,61 +1,60 @@
-"""Pictures of an estimate, of lags and of a ranking: what is estimated, what is proven, how far chance may have moved it."""
+"""Plots of an estimate, of lags and of a ranking."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nearfar.estimate.result import Estimate
-from nearfar.estimate.table import Ranked
+from nearfar.estimate.table import RankedColumn
 
 NEAR, FAR, GREY = "#1f5f8b", "#c8553d", "#8a8a8a"
-MOST_DRAWN = 40  # columns of a ranking
-LONGEST_NAME = 36  # characters
+MAX_DRAWN = 40  # columns of a ranking
+MAX_NAME = 36  # characters
 LEARNING = {
-    "learned": "rows learned from",
+    "learned": "training rows",
     "unseen": "unseen rows",
-    "half": "unseen rows, half\nas many to learn from",
+    "half": "unseen rows, half\nthe training rows",
 }
 
 
 def draw_estimate(estimate: Estimate, file: Path) -> None:
-    """The estimate with its interval, what is proven, baselines and the ceiling; fit against held-out; and whether the critic's log
-    ratios mean what they say on unseen rows."""
+    """Draws the estimate with interval, lower limit, baselines and ceiling; training against unseen rows; calibration."""
     from matplotlib.figure import Figure
 
-    drawn = [
-        _numbers,
-        *([_learning] if estimate.learning else []),
-        *([_calibration] if estimate.calibration else []),
+    panels = [
+        _draw_numbers,
+        *([_draw_learning] if estimate.learning else []),
+        *([_draw_calibration] if estimate.calibration else []),
     ]
-    figure = Figure(figsize=(4.6 * len(drawn), 4.0), layout="constrained")
-    for draw, axes in zip(drawn, figure.subplots(1, len(drawn), squeeze=False)[0], strict=True):
+    figure = Figure(figsize=(4.6 * len(panels), 4.0), layout="constrained")
+    for draw, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
         draw(axes, estimate)
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(file)
 
 
-def _numbers(axes: Any, estimate: Estimate) -> None:
+def _draw_numbers(axes: Any, estimate: Estimate) -> None:
     low, high = estimate.drawn_interval()
     rows = [("best estimate" if estimate.p_value is not None else estimate.bound, estimate.nats, NEAR)]
     rows += [(f"at least ({estimate.at_least.confidence:.0%})", float(estimate.at_least), FAR)]
     rows += [(name, value, GREY) for name, value in estimate.baselines.items()]
     axes.hlines(0, low, high, color=NEAR, lw=6, alpha=0.35)
     _dots(axes, rows)
-    beyond = ""
+    remark = ""
     if estimate.ceiling is not None and estimate.ceiling >= 4 * max(high, 0.25):
-        beyond = f" (ceiling {estimate.ceiling:.2f})"
+        remark = f" (ceiling {estimate.ceiling:.2f})"
     elif estimate.ceiling is not None:
         axes.axvline(estimate.ceiling, color=GREY, ls=":")
         axes.annotate(
             "ceiling", (estimate.ceiling, len(rows) - 0.6), rotation=90, color=GREY, ha="right", fontsize=9
         )
     axes.set_xlim(left=min(0.0, *(value for _, value, _ in rows)) - 0.02 * max(high, 0.1))
-    axes.set_xlabel(f"nats{beyond}")
+    axes.set_xlabel(f"nats{remark}")
     axes.set_title(f"{estimate.samples} rows, {estimate.confidence:.0%} interval", fontsize=11)
 
 
 def _dots(axes: Any, rows: Sequence[tuple[str, float, str]]) -> None:
-    """A named dot in each line, its value above it."""
+    """A named dot per line, with its value."""
     for k, (_, value, colour) in enumerate(rows):
         axes.plot(value, k, "o", color=colour)
         axes.annotate(f"{value:.3f}", (value, k), (0, 8), textcoords="offset points", ha="center", fontsize=9)
@@ -64,65 +63,65 @@ def _dots(axes: Any, rows: Sequence[tuple[str, float, str]]) -> None:
     axes.margins(x=0.15)
 
 
-def _learning(axes: Any, estimate: Estimate) -> None:
-    """Rows that were learned from look better than unseen ones by what was overlearned; half the rows show what more would bring."""
+def _draw_learning(axes: Any, estimate: Estimate) -> None:
+    """Training rows look better by the overfitting; half the training rows show what more would gain."""
     _dots(
         axes,
         [
-            (said, estimate.learning[name], FAR if name == "learned" else NEAR)
-            for name, said in LEARNING.items()
+            (label, estimate.learning[name], FAR if name == "learned" else NEAR)
+            for name, label in LEARNING.items()
         ],
     )
     axes.axvline(estimate.nats, color=GREY, ls="--", lw=1)
     axes.annotate(
         "best\nestimate", (estimate.nats, 2.45), (3, 0), textcoords="offset points", color=GREY, fontsize=8
     )
-    drawn = [0.0, estimate.nats, *estimate.learning.values()]
-    axes.set_xlim(min(drawn), max(drawn) + 0.25 * (max(drawn) - min(drawn)) + 1e-3)  # room for the words
+    values = [0.0, estimate.nats, *estimate.learning.values()]
+    axes.set_xlim(min(values), max(values) + 0.25 * (max(values) - min(values)) + 1e-3)  # room for the text
     axes.set_xlabel("mean log ratio, nats")
     axes.set_title("fit against held-out", fontsize=11)
 
 
-def _calibration(axes: Any, estimate: Estimate) -> None:
-    said, counted = zip(*estimate.calibration, strict=True)
-    ends = min(*said, *counted), max(*said, *counted)
+def _draw_calibration(axes: Any, estimate: Estimate) -> None:
+    predicted, observed = zip(*estimate.calibration, strict=True)
+    ends = min(*predicted, *observed), max(*predicted, *observed)
     axes.plot(ends, ends, color=GREY, lw=1)
-    axes.plot(said, counted, "o-", color=NEAR, ms=4)
-    axes.set_xlabel("log ratio as the critic says")
-    axes.set_ylabel("as counted: rows against pairs apart")
+    axes.plot(predicted, observed, "o-", color=NEAR, ms=4)
+    axes.set_xlabel("predicted log ratio")
+    axes.set_ylabel("observed: rows against mismatched pairs")
     axes.set_title("calibration on unseen rows", fontsize=11)
 
 
-def draw_ranking(ranked: Sequence[Ranked], target: str, file: Path) -> None:
-    """Columns from the most telling down: estimate and interval, what is proven; hollow if it may be chance."""
+def draw_ranking(ranked: Sequence[RankedColumn], target: str, file: Path) -> None:
+    """Draws estimate, interval and lower limit of every column; hollow if it may be chance."""
     from matplotlib.figure import Figure
 
-    others = len(ranked) - MOST_DRAWN
-    ranked = ranked[:MOST_DRAWN]
+    omitted = len(ranked) - MAX_DRAWN
+    ranked = ranked[:MAX_DRAWN]
     first = ranked[0].estimate
     figure = Figure(figsize=(8.5, 1.6 + 0.32 * len(ranked)), layout="constrained")
     axes = figure.subplots()
-    for k, one in enumerate(ranked):
-        clear = one.p_value < 0.05
-        axes.hlines(k, *one.estimate.drawn_interval(), color=NEAR, lw=5, alpha=0.35)
-        axes.plot(float(one.estimate.at_least), k, "|", color=FAR, ms=11, mew=2)
-        axes.plot(one.estimate.nats, k, "o", color=NEAR, mfc=NEAR if clear else "white")
+    for k, column in enumerate(ranked):
+        clear = column.p_value < 0.05
+        axes.hlines(k, *column.estimate.drawn_interval(), color=NEAR, lw=5, alpha=0.35)
+        axes.plot(float(column.estimate.at_least), k, "|", color=FAR, ms=11, mew=2)
+        axes.plot(column.estimate.nats, k, "o", color=NEAR, mfc=NEAR if clear else "white")
         axes.annotate(
-            f"{one.estimate.nats:.3f}",
-            (one.estimate.drawn_interval()[1], k),
+            f"{column.estimate.nats:.3f}",
+            (column.estimate.drawn_interval()[1], k),
             (5, 0),
             textcoords="offset points",
             va="center",
             color=GREY,
             fontsize=8,
         )
-    highest = max(one.estimate.drawn_interval()[1] for one in ranked)
-    axes.set_yticks(range(len(ranked)), [_short(one.column) for one in ranked])
+    highest = max(column.estimate.drawn_interval()[1] for column in ranked)
+    axes.set_yticks(range(len(ranked)), [_short(column.column) for column in ranked])
     axes.set_ylim(len(ranked) - 0.4, -0.6)
-    axes.set_xlim(-0.015 * highest, 1.1 * highest)  # a mark at zero is drawn whole, and a number has room
+    axes.set_xlim(-0.015 * highest, 1.1 * highest)  # room for a mark at zero and for numbers
     axes.set_xlabel("nats")
-    more = f"; {others} others tell less" if others > 0 else ""
-    axes.set_title(f"What each column tells about {target}: {first.samples} rows{more}", fontsize=11)
+    more = f"; {omitted} more with less" if omitted > 0 else ""
+    axes.set_title(f"Information of each column about {target}: {first.samples} rows{more}", fontsize=11)
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -131,10 +130,10 @@ def draw_ranking(ranked: Sequence[Ranked], target: str, file: Path) -> None:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
 
 
-def _ranking_legend(figure: Any, ranked: Sequence[Ranked]) -> None:
+def _ranking_legend(figure: Any, ranked: Sequence[RankedColumn]) -> None:
     from matplotlib.lines import Line2D
 
     first = ranked[0].estimate
@@ -152,7 +151,7 @@ def _ranking_legend(figure: Any, ranked: Sequence[Ranked]) -> None:
             label=f"at least ({first.at_least.confidence:.0%})",
         ),
     ]
-    if any(one.p_value >= 0.05 for one in ranked):
+    if any(column.p_value >= 0.05 for column in ranked):
         marks.append(
             Line2D(
                 [], [], color=NEAR, marker="o", mfc="white", ls="", label="may be chance (p ≥ 0.05 among all)"
@@ -161,18 +160,18 @@ def _ranking_legend(figure: Any, ranked: Sequence[Ranked]) -> None:
     figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False, fontsize=9)
 
 
-def draw_lags(found: Mapping[int, Estimate], file: Path) -> None:
-    """Information at each lag: estimate and interval, what is proven."""
+def draw_lags(estimates: Mapping[int, Estimate], file: Path) -> None:
+    """Draws estimate, interval and lower limit at every lag."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(max(5.0, 1.5 + 0.45 * len(found)), 3.6), layout="constrained")
+    figure = Figure(figsize=(max(5.0, 1.5 + 0.45 * len(estimates)), 3.6), layout="constrained")
     axes = figure.subplots()
-    for lag, one in found.items():
-        axes.vlines(lag, *one.drawn_interval(), color=NEAR, lw=5, alpha=0.35)
-        axes.plot(lag, float(one.at_least), "_", color=FAR, ms=11, mew=2)
-    axes.plot(list(found), [one.nats for one in found.values()], "o-", color=NEAR, lw=1)
+    for lag, estimate in estimates.items():
+        axes.vlines(lag, *estimate.drawn_interval(), color=NEAR, lw=5, alpha=0.35)
+        axes.plot(lag, float(estimate.at_least), "_", color=FAR, ms=11, mew=2)
+    axes.plot(list(estimates), [estimate.nats for estimate in estimates.values()], "o-", color=NEAR, lw=1)
     axes.set_ylim(bottom=0)
-    axes.set_xticks(list(found))
+    axes.set_xticks(list(estimates))
     axes.set_xlabel("lag: steps by which y comes after x")
     axes.set_ylabel("nats")
     axes.set_title("estimate with interval; red, at least", fontsize=11)

@@ -1,4 +1,4 @@
-"""A sample from a file: .npy, .npz, .csv or .parquet."""
+"""Reads samples from .npy, .npz, .csv and .parquet files."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -12,26 +12,27 @@ from nearfar.estimate.columns import arrow_cells, as_columns, is_empty
 from nearfar.system.extras import need
 from nearfar.system.untrusted import arrow_path, check_npz, check_regular
 
-Held = tuple[dict[str, Any], int | None]  # columns, and the line of the first row where rows are lines
+# columns, and the line of the first row in a text file (None if it is unknown)
+Contents = tuple[dict[str, Any], int | None]
 KINDS = (".npy", ".npz", ".csv", ".parquet")
 
 
 @dataclass(frozen=True)
-class Named:
-    """Columns of a file by name, each (sample,) or (sample, width) if it holds lists; an array without names has one, ''."""
+class FileColumns:
+    """Columns of a file by name, each (sample,) or, for lists, (sample, width). An array without names is ''."""
 
     file: Path
     columns: dict[str, Any]
-    chosen: bool  # whether the user named them
+    selected: bool  # whether the user named the columns
 
 
 def read_sample(spec: str) -> np.ndarray:
-    """The table in a file as numbers; `FILE:NAME` (or `FILE:a,b`) takes one array of an .npz, or columns by name."""
+    """The table in a file as numbers. `FILE:NAME` or `FILE:a,b` takes one array of an .npz, or columns by name."""
     return as_columns(read_columns(spec).columns, spec).values
 
 
 def read_labels(spec: str) -> np.ndarray:
-    """One column of a file, numbers or words: a label for every row."""
+    """One column of a file, numbers or words: a label per row."""
     columns = list(read_columns(spec).columns.values())
     if len(columns) != 1 or np.asarray(columns[0]).ndim != 1:
         raise UserError(f"{spec} is not one column; name it, for instance {spec.partition(':')[0]}:NAME")
@@ -39,46 +40,58 @@ def read_labels(spec: str) -> np.ndarray:
 
 
 def read_pair(x: str, y: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """Two samples, and what was done to them: a column that y names is not taken from the whole of the same file for x too."""
+    """Reads two samples. If one side is a whole file and the other columns of it, those are dropped from the former.
+
+    Also returns notes on what was dropped.
+    """
     first, second = read_columns(x), read_columns(y)
     shared = [name for name in first.columns if name in second.columns and name]
     if not shared or first.file.resolve() != second.file.resolve():
         return first.columns, second.columns, []
-    if first.chosen and second.chosen:
+    if first.selected and second.selected:
         raise UserError(
-            f"column {shared[0]} of {first.file} is both in X and in Y; a column tells everything about itself, leave it out of one"
+            f"column {shared[0]} of {first.file} is both in X and in Y; the information of a column about itself "
+            "is trivial, leave it out of one"
         )
-    whole, part = (second, first) if first.chosen else (first, second)
-    left = {name: column for name, column in whole.columns.items() if name not in part.columns}
-    if not left:
+    table, selection = (second, first) if first.selected else (first, second)
+    rest = {name: column for name, column in table.columns.items() if name not in selection.columns}
+    if not rest:
         raise UserError(
             f"X and Y are the same columns of {first.file}; name some for one side, {first.file}:NAME"
         )
-    said = f"column {', '.join(shared)} of {first.file} is {'X' if part is first else 'Y'}, so it was left out of the other side"
-    return (left, part.columns, [said]) if part is second else (part.columns, left, [said])
+    note = (
+        f"column {', '.join(shared)} of {first.file} is {'X' if selection is first else 'Y'}, so it was left out "
+        "of the other side"
+    )
+    if selection is second:
+        return rest, selection.columns, [note]
+    return selection.columns, rest, [note]
 
 
 def read_table(spec: str, target: str) -> tuple[dict[str, Any], list[str]]:
-    """Columns of a file, one of them the target, and the names of those that are empty, which are left out."""
-    named, first_line = _read(spec)
-    if target not in named.columns:
-        raise UserError(f"--target was {target}; {spec} has {', '.join(named.columns)}")
-    where = f"{named.file} column"
-    empty = [n for n, column in named.columns.items() if n != target and is_empty(column, f"{where} {n}")]
-    held = {name: column for name, column in named.columns.items() if name not in set(empty)}
-    as_columns(held, str(named.file), first_line)
-    return held, empty
+    """Columns of a file, one of them the target, without empty ones; and the names of the empty ones."""
+    contents, first_line = _read(spec)
+    if target not in contents.columns:
+        raise UserError(f"--target was {target}; {spec} has {', '.join(contents.columns)}")
+    empty = [
+        name
+        for name, column in contents.columns.items()
+        if name != target and is_empty(column, f"{contents.file} column {name}")
+    ]
+    columns = {name: column for name, column in contents.columns.items() if name not in set(empty)}
+    as_columns(columns, str(contents.file), first_line)
+    return columns, empty
 
 
-def read_columns(spec: str) -> Named:
-    """Columns of a file, as `read_sample` takes them. What is wrong with one is said with its file."""
-    named, first_line = _read(spec)
-    as_columns(named.columns, str(named.file), first_line)
-    return named
+def read_columns(spec: str) -> FileColumns:
+    """Columns of a file (see `read_sample`), checked; errors name the file."""
+    contents, first_line = _read(spec)
+    as_columns(contents.columns, str(contents.file), first_line)
+    return contents
 
 
-def _read(spec: str) -> tuple[Named, int | None]:
-    """Columns of a file as they are, and the line of the first row, where rows are lines."""
+def _read(spec: str) -> tuple[FileColumns, int | None]:
+    """Columns of a file, unchecked, and the line of its first row."""
     path, _, names = (spec, "", "") if Path(spec).exists() else spec.partition(":")
     file = Path(path)
     kind = file.suffix.lower()
@@ -92,10 +105,10 @@ def _read(spec: str) -> tuple[Named, int | None]:
         raise UserError(f"{file} is a folder, not a file") from None
     except OSError as problem:
         raise UserError(f"{file} cannot be read: {problem.strerror}") from None
-    wanted = [name.strip() for name in names.split(",")] if names else []
+    selection = [name.strip() for name in names.split(",")] if names else []
     try:
-        columns, first_line = _READERS[kind](file, wanted)
-        return Named(file, columns, bool(wanted)), first_line
+        columns, first_line = _READERS[kind](file, selection)
+        return FileColumns(file, columns, bool(selection)), first_line
     except UserError:
         raise
     except Exception as error:  # a damaged file can fail in any way its reader knows
@@ -103,22 +116,22 @@ def _read(spec: str) -> tuple[Named, int | None]:
         raise UserError(f"{file} cannot be read as {file.suffix}: {reason}") from error
 
 
-def _npy(file: Path, wanted: list[str]) -> Held:
-    if wanted:
-        raise UserError(f"{file} holds one array without a name; leave out :{','.join(wanted)}")
+def _read_npy(file: Path, selection: list[str]) -> Contents:
+    if selection:
+        raise UserError(f"{file} holds one array without a name; leave out :{','.join(selection)}")
     return {"": np.load(file, allow_pickle=False)}, None
 
 
-def _npz(file: Path, wanted: list[str]) -> Held:
+def _read_npz(file: Path, selection: list[str]) -> Contents:
     check_npz(file)
     with np.load(file, allow_pickle=False) as arrays:
         names = list(arrays)
-        if not wanted and len(names) != 1:
+        if not selection and len(names) != 1:
             raise UserError(f"{file} holds {', '.join(names)}; say which, for instance {file}:{names[0]}")
-        return {name: arrays[_known(file, name, names)] for name in wanted or names}, None
+        return {name: arrays[_check_name(file, name, names)] for name in selection or names}, None
 
 
-def _csv(file: Path, wanted: list[str]) -> Held:
+def _read_csv(file: Path, selection: list[str]) -> Contents:
     csv = need("pyarrow.csv")
     with file.open(encoding="utf-8") as lines:
         first = lines.readline().strip().split(",")
@@ -130,36 +143,36 @@ def _csv(file: Path, wanted: list[str]) -> Held:
         if "straddling" not in str(problem):
             raise
         raise UserError(
-            f"{file} has a cell or line of more than {options.block_size:,} bytes; expected shorter ones (is a quote missing?)"
+            f"{file} has a cell or line of more than {options.block_size:,} bytes; expected shorter ones (is a "
+            "quote missing?)"
         ) from None
-    before = 1 if headless else 2
-    # empty lines and words of several lines are no rows of their own: then nobody knows the line
+    first_line = 1 if headless else 2
+    # with empty lines or cells of several lines, rows are not lines and the line of a row is unknown
     with file.open("rb") as lines:
-        plain = sum(1 for _ in lines) == table.num_rows + before - 1
-    return _columns(file, table, wanted), before if plain else None
+        rows_are_lines = sum(1 for _ in lines) == table.num_rows + first_line - 1
+    return _table_columns(file, table, selection), first_line if rows_are_lines else None
 
 
-def _parquet(file: Path, wanted: list[str]) -> Held:
+def _read_parquet(file: Path, selection: list[str]) -> Contents:
     from nearfar.system.parquet_reading import read_table_file
 
     names = need("pyarrow.parquet").read_schema(arrow_path(file)).names
-    for name in wanted:
-        _known(file, name, names)
-    return _columns(file, read_table_file(file, wanted or None), wanted), None
+    for name in selection:
+        _check_name(file, name, names)
+    return _table_columns(file, read_table_file(file, selection or None), selection), None
 
 
-def _columns(file: Path, table: Any, wanted: list[str]) -> dict[str, Any]:
-    """Columns of an Arrow table; a list column (an embedding) is many."""
+def _table_columns(file: Path, table: Any, selection: list[str]) -> dict[str, Any]:
+    """Columns of an Arrow table."""
     names = table.column_names
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    if twice is not None:
-        raise UserError(f"{file} has {names.count(twice)} columns called {twice!r}; rename them")
-    return {
-        name: arrow_cells(table.column(name)) for name in ([_known(file, w, names) for w in wanted] or names)
-    }
+    duplicate = next((name for name, count in Counter(names).items() if count > 1), None)
+    if duplicate is not None:
+        raise UserError(f"{file} has {names.count(duplicate)} columns called {duplicate!r}; rename them")
+    chosen_names = [_check_name(file, name, names) for name in selection] or names
+    return {name: arrow_cells(table.column(name)) for name in chosen_names}
 
 
-def _known(file: Path, name: str, names: list[str]) -> str:
+def _check_name(file: Path, name: str, names: list[str]) -> str:
     if name not in names:
         raise UserError(f"{file} has no {name!r}; it has {', '.join(names)}")
     return name
@@ -173,4 +186,4 @@ def _is_number(cell: Any) -> bool:
     return True
 
 
-_READERS = {".npy": _npy, ".npz": _npz, ".csv": _csv, ".parquet": _parquet}
+_READERS = {".npy": _read_npy, ".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}

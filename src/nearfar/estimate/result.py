@@ -1,4 +1,4 @@
-"""What `estimate_mi` answers: a number, its interval, a bound from below, a ceiling, and what each of them proves."""
+"""Results: a number of nats with interval, lower limit, ceiling and certificates."""
 
 import math
 from collections.abc import Mapping
@@ -9,15 +9,19 @@ from nearfar.core.types import Certificate
 
 
 class AtLeast(float):
-    """A one-sided bound: with this confidence the information is at least so many nats. It is the number itself."""
+    """A lower confidence limit in nats; it is the number itself.
+
+    `confidence` is that of the limit, `bound` the name of the bound it was read from, `certificate` what it proves.
+    """
 
     confidence: float
     certificate: Certificate
+    bound: str
 
-    def __new__(cls, nats: float, confidence: float, certificate: Certificate) -> "AtLeast":
-        made = super().__new__(cls, nats)
-        made.confidence, made.certificate = confidence, certificate
-        return made
+    def __new__(cls, nats: float, confidence: float, certificate: Certificate, bound: str) -> "AtLeast":
+        limit = super().__new__(cls, nats)
+        limit.confidence, limit.certificate, limit.bound = confidence, certificate, bound
+        return limit
 
     @property
     def nats(self) -> float:
@@ -28,21 +32,30 @@ class AtLeast(float):
             "nats": self.nats,
             "confidence": self.confidence,
             "certificate": certificate_json(self.certificate),
+            "bound": self.bound,
         }
+
+    def __str__(self) -> str:
+        ceiling = self.certificate.ceiling
+        limit = "no ceiling" if ceiling is None else f"ceiling {ceiling:.3f}"
+        return (
+            f"at least {self.nats:.4f} nats with {self.confidence:.0%} confidence ({self.bound}, {limit}); "
+            f"{self.certificate.status}: {self.certificate.condition}"
+        )
 
 
 def certificate_json(certificate: Certificate) -> dict[str, str]:
     return {"status": certificate.status, "condition": certificate.condition}
 
 
-class InNats:
-    """What every answer in nats has: the same in bits, and its common part in JSON."""
+class NatsResult:
+    """The part that all results share: conversion to bits, JSON, and lines of warnings."""
 
     nats: float
     interval: tuple[float, float]
     confidence: float
     certificate: Certificate
-    samples: int
+    samples: Any
     warnings: tuple[str, ...]
 
     @property
@@ -50,12 +63,12 @@ class InNats:
         return self.nats / math.log(2)
 
     def interval_text(self) -> str:
-        """The interval in words; without an upper end where nothing limits the information."""
+        """The interval as text; "and up" if it has no upper end."""
         low, high = self.interval
         return f"{low:.4f} to {high:.4f}" if math.isfinite(high) else f"{low:.4f} and up"
 
     def drawn_interval(self) -> tuple[float, float]:
-        """The interval as a picture shows it: without an upper end, half as far again as the estimate, at least a nat."""
+        """The interval for plots; without an upper end it extends to 1.5 times the estimate, at least one nat more."""
         low, high = self.interval
         return low, high if math.isfinite(high) else max(1.5 * self.nats, self.nats + 1.0)
 
@@ -70,34 +83,38 @@ class InNats:
             "warnings": list(self.warnings),
         }
 
+    def _lines(self, *lines: str, interval_name: str = "interval", remark: str = "") -> str:
+        """The text of a result: the number, further lines, warnings."""
+        interval = f"{interval_name} {self.interval_text()}{remark}"
+        number = f"{self.nats:.4f} nats ({self.bits:.4f} bits), {interval}"
+        return "\n".join([number, *lines, *(f"warning: {warning}" for warning in self.warnings)])
+
 
 @dataclass(frozen=True)
-class Estimate(InNats):
+class Estimate(NatsResult):
     """An estimate of mutual information and what it proves.
 
-    Of `bound="auto"`, `nats` is the best estimate and `interval` one whose coverage was measured. Of a bound asked for, they are its
-    value and where its own expectation lies: the truth can lie above both ends. `at_least` is what the information does not
-    fall below, with a certificate of its own.
+    With `bound="auto"`, `nats` is the best estimate and `interval` one whose coverage was measured on problems of
+    known information. With a bound chosen by the user, `nats` is the value of the bound and `interval` that of its
+    expectation: the information can be above both ends. `at_least` is a lower confidence limit of the information.
     """
 
     nats: float
     interval: tuple[float, float]
     confidence: float
     at_least: AtLeast
-    ceiling: float | None
-    certificate: Certificate
+    ceiling: float | None  # nats
+    certificate: Certificate  # of `nats`
     bound: str
     critic: str
     samples: int
     scaling: str
     reason: str  # why this bound
-    folds: tuple[float, ...]
-    p_value: float | None = None  # of independence, by permutations
-    calibration: tuple[tuple[float, float], ...] = ()  # log ratios as said and as counted on unseen rows
-    learning: Mapping[str, float] = field(
-        default_factory=dict
-    )  # nats of rows learned from and of unseen ones
-    baselines: Mapping[str, float] = field(default_factory=dict)
+    folds: tuple[float, ...]  # nats, per fold
+    p_value: float | None = None  # of independence, by permutations; None with a chosen bound
+    calibration: tuple[tuple[float, float], ...] = ()  # log ratios, predicted and counted on unseen rows
+    learning: Mapping[str, float] = field(default_factory=dict)  # nats on training and on unseen rows
+    baselines: Mapping[str, float] = field(default_factory=dict)  # nats
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
 
@@ -117,22 +134,25 @@ class Estimate(InNats):
         }
 
     def __str__(self) -> str:
-        ceiling = "no ceiling" if self.ceiling is None else f"ceiling {self.ceiling:.3f}"
-        others = ", ".join(f"{name} {value:.4f}" for name, value in self.baselines.items())
-        best = self.p_value is not None
-        meant = f"{self.confidence:.0%} interval" if best else f"the bound's {self.confidence:.0%} interval"
-        beside = (
-            f"; p = {self.p_value:.3g} for independence"
-            if best
-            else " (sampling error: the truth can be higher)"
-        )
-        lines = [
-            f"{self.nats:.4f} nats ({self.bits:.4f} bits), {meant} {self.interval_text()}{beside}",
-            f"at least {self.at_least.nats:.4f} nats with {self.at_least.confidence:.0%} confidence, {ceiling}; "
-            f"{self.at_least.certificate.status}: {self.at_least.certificate.condition}",
+        interval_name = f"{self.confidence:.0%} interval"
+        remark = ""
+        certificate = []
+        if self.p_value is not None:
+            remark = f"; p = {self.p_value:.3g} for independence"
+        else:
+            interval_name = f"the bound's {interval_name}"
+            remark = " (sampling error: the information can be higher)"
+            ceiling = "no ceiling" if self.ceiling is None else f"ceiling {self.ceiling:.3f}"
+            certificate = [
+                f"{self.bound}, {ceiling}; {self.certificate.status}: {self.certificate.condition}"
+            ]
+        baselines = ", ".join(f"{name} {value:.4f}" for name, value in self.baselines.items())
+        return self._lines(
+            *certificate,
+            str(self.at_least),
             f"bound {self.bound} ({self.reason}); critic {self.critic}; {self.samples} samples, {self.scaling}; "
             f"{self.seconds:.1f} s",
-            *([f"baselines: {others}"] if others else []),
-            *(f"warning: {warning}" for warning in self.warnings),
-        ]
-        return "\n".join(lines)
+            *([f"baselines: {baselines}"] if baselines else []),
+            interval_name=interval_name,
+            remark=remark,
+        )

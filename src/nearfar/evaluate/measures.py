@@ -106,9 +106,9 @@ def expected_calibration_error(
 def information(train: LabelledFeatures, test: LabelledFeatures, options: Options) -> Measurement:
     """A lower bound in nats on the information between features and label: InfoNCE on the test rows, each
     contrasted with the labels of all others. The critic is the linear probe's log-probabilities, fitted on
-    train alone (`estimate.labels`). Test rows that are identical to rows fitted on are left out, so that the
+    train alone (`estimate.label_information`). Test rows that are identical to rows fitted on are left out, so that the
     bound is about new rows."""
-    from nearfar.estimate.labels import label_information  # scipy.stats takes a second to load
+    from nearfar.estimate.label_information import label_information  # scipy.stats takes a second to load
 
     classifier, _ = linear_probe(train, options.seed)
     new = test if test.repeated is None else test.rows((~test.repeated).nonzero()[:, 0])

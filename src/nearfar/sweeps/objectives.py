@@ -295,7 +295,7 @@ class InformationObjective:
         }
 
     def _estimate(self, settings: Mapping[str, Any], seed: int, rows: np.ndarray) -> Any:
-        from nearfar.estimate.choose import named_bound
+        from nearfar.estimate.bound_choice import named_bound
         from nearfar.estimate.mi import estimate_mi
 
         options = {key: value for key, value in settings.items() if key not in ("bound", "alpha")}

@@ -1,7 +1,7 @@
-"""Ratios p(x, y) / (p(x) p(y)) of one smooth density with all three read off it: mixtures of Gaussians, kernels.
+"""Ratios of a smooth joint density and its marginals: mixtures of Gaussians, and kernels.
 
-Both are sums of bells, so marginals need no integral: those of a mixture are mixtures. A kernel ratio with the
-distance to the k-th neighbour for a width is what the nearest-neighbour estimator of Kraskov et al. (2004) counts, as a function.
+Both are sums of Gaussians, so their marginals need no integral. A kernel ratio whose widths are distances to the
+k-th neighbour is the functional form of the nearest-neighbour estimator of Kraskov et al. (2004).
 """
 
 import warnings
@@ -14,159 +14,159 @@ from scipy.cluster.vq import kmeans2
 from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist
 
-from nearfar.estimate.ratios.halves import Half
+from nearfar.estimate.ratios.sides import SideRows
 
-MOST_COLUMNS = 6  # of both sides together, for densities without a model
-MOST_CENTRES = 1500  # kernels; more cost time and add little
-MOST_FITTED = 10_000  # rows a mixture is fitted to,
-ROWS_OF_PART = 20  # at least for each of its parts
-STEPS, GAIN, RIDGE = (
-    60,
-    3e-4,
-    1e-4,
-)  # of expectation maximisation: at most, nats that count as progress, least variance
-MOST_LOCAL, LOCAL_TIMES_ROWS = 1000, 1_500_000  # Gaussians of single rows, and times how many rows
-MOST_LOCAL_ROWS = 4000  # beyond which a fitted mixture serves better
-LOCAL_WIDTH, LOCAL_ROUND = (
-    0.5,
-    0.03,
-)  # of neighbours' covariance; share of it that is the same in all directions
-LIGHT = 4.0  # spreads from the middle: Gaussians do not follow heavier tails than that
+MAX_COLUMNS = 6  # of both sides together, for kernels and local Gaussians; mixtures take twice as many
+MAX_CENTRES = 1500  # kernels; more cost time and add little
+MAX_FITTED = 10_000  # rows a mixture is fitted to,
+ROWS_PER_COMPONENT = 20  # and the least number for each of its components
+# expectation maximisation: steps, gain in nats below which it stops, variance added to every column
+EM_STEPS, EM_GAIN, RIDGE = 60, 3e-4, 1e-4
+MAX_LOCAL, MAX_LOCAL_WORK = 1000, 1_500_000  # local Gaussians, and their number times that of rows
+MAX_LOCAL_ROWS = 4000  # beyond, a fitted mixture is better
+LOCAL_WIDTH, LOCAL_ISOTROPY = 0.5, 0.03  # factor of the neighbours' covariance, and its isotropic share
+MAX_LIGHT_TAIL = 4.0  # scaled units: Gaussians do not follow heavier tails
 FLOOR = 1e-300
-FLOOR_32, MOST_32 = np.float32(1e-30), np.float32(80.0)  # e^80 is still a float32
+FLOOR_32, MAX_EXPONENT_32 = np.float32(1e-30), np.float32(80.0)  # e^80 is still a float32
 
 
 @dataclass(frozen=True)
-class Mixture:
-    """Gaussians with weights, means and precisions over x and y together."""
+class MixtureRatio:
+    """log r of a mixture of Gaussians over (x, y)."""
 
-    log_weight: Float[np.ndarray, "part"]
-    mean: Float[np.ndarray, "part column"]
-    covariance: Float[np.ndarray, "part column column"]
-    split: int  # columns of x
-    plain: bool
-
-    @staticmethod
-    def fit(x: Half, y: Half, seed: int, parts: int, plain: bool = False) -> "Mixture | None":
-        columns = x.numbers + y.numbers
-        free = parts * (1 + columns + columns * (columns + 1) / 2)
-        if x.code is not None or y.code is not None or columns > 2 * MOST_COLUMNS:
-            return None
-        if len(x) < max(2 * free, ROWS_OF_PART * parts):
-            return None
-        both = np.hstack([half.chosen(plain) for half in (x, y)])[:MOST_FITTED]
-        if plain and np.abs(both).max() > LIGHT:
-            return None
-        return Mixture(*fitted_mixture(both, parts, seed), x.numbers, plain)
+    log_weight: Float[np.ndarray, "component"]
+    mean: Float[np.ndarray, "component column"]
+    covariance: Float[np.ndarray, "component column column"]
+    x_columns: int
+    scaled: bool
 
     @staticmethod
-    def local(x: Half, y: Half, seed: int, neighbours: int, plain: bool = False) -> "Mixture | None":
-        """A Gaussian for every row, as wide in every direction as its neighbours are apart: thin along a curve (Vincent & Bengio 2003)."""
+    def fit(
+        x: SideRows, y: SideRows, seed: int, components: int, scaled: bool = False
+    ) -> "MixtureRatio | None":
         columns = x.numbers + y.numbers
-        if x.code is not None or y.code is not None or not 2 <= columns <= MOST_COLUMNS:
+        parameters = components * (1 + columns + columns * (columns + 1) / 2)
+        if x.code is not None or y.code is not None or columns > 2 * MAX_COLUMNS:
             return None
-        if not 4 * neighbours <= len(x) <= MOST_LOCAL_ROWS:
+        if len(x) < max(2 * parameters, ROWS_PER_COMPONENT * components):
             return None
-        both = np.hstack([half.chosen(plain) for half in (x, y)])
-        if plain and np.abs(both).max() > LIGHT:
+        joint = np.hstack([side.values(scaled) for side in (x, y)])[:MAX_FITTED]
+        if scaled and np.abs(joint).max() > MAX_LIGHT_TAIL:
             return None
-        most = min(MOST_LOCAL, LOCAL_TIMES_ROWS // len(both))
-        mean = both[np.random.default_rng(seed).permutation(len(both))[:most]]
-        near = mean[cKDTree(mean).query(mean, k=neighbours + 1)[1][:, 1:]] - mean[:, None]
-        covariance = LOCAL_WIDTH * np.einsum("kni,knj->kij", near, near) / neighbours
-        round_part = np.trace(covariance, axis1=1, axis2=2)[:, None, None] / columns * np.eye(columns)
-        covariance += LOCAL_ROUND * round_part + RIDGE * np.eye(columns)
-        return Mixture(np.full(len(mean), -np.log(len(mean))), mean, covariance, x.numbers, plain)
+        return MixtureRatio(*fit_mixture(joint, components, seed), x.numbers, scaled)
+
+    @staticmethod
+    def fit_local(
+        x: SideRows, y: SideRows, seed: int, neighbours: int, scaled: bool = False
+    ) -> "MixtureRatio | None":
+        """A Gaussian at every row with the covariance of its neighbours: thin along a curve (Vincent & Bengio 2003)."""
+        columns = x.numbers + y.numbers
+        if x.code is not None or y.code is not None or not 2 <= columns <= MAX_COLUMNS:
+            return None
+        if not 4 * neighbours <= len(x) <= MAX_LOCAL_ROWS:
+            return None
+        joint = np.hstack([side.values(scaled) for side in (x, y)])
+        if scaled and np.abs(joint).max() > MAX_LIGHT_TAIL:
+            return None
+        count = min(MAX_LOCAL, MAX_LOCAL_WORK // len(joint))
+        mean = joint[np.random.default_rng(seed).permutation(len(joint))[:count]]
+        offset = mean[cKDTree(mean).query(mean, k=neighbours + 1)[1][:, 1:]] - mean[:, None]
+        covariance = LOCAL_WIDTH * np.einsum("kni,knj->kij", offset, offset) / neighbours
+        isotropic = np.trace(covariance, axis1=1, axis2=2)[:, None, None] / columns * np.eye(columns)
+        covariance += LOCAL_ISOTROPY * isotropic + RIDGE * np.eye(columns)
+        return MixtureRatio(np.full(len(mean), -np.log(len(mean))), mean, covariance, x.numbers, scaled)
 
     @cached_property
     def _forms(self) -> tuple[np.ndarray, ...]:
-        """Every part's weight and log density as coefficients of `_squares`: of x, of y, of both."""
-        parts = slice(0, self.split), slice(self.split, None), slice(None)
-        found = tuple(_normals(self.mean[:, k], self.covariance[:, k, k]) for k in parts)
-        for form in found:
+        """Weighted log densities of the components of x, of y and of (x, y), as coefficients of `_products`."""
+        slices = slice(0, self.x_columns), slice(self.x_columns, None), slice(None)
+        forms = tuple(_log_normals(self.mean[:, k], self.covariance[:, k, k]) for k in slices)
+        for form in forms:
             form[-1] += self.log_weight
-        return found
+        return forms
 
-    def _marginals(self, x: Half, y: Half) -> tuple[np.ndarray, np.ndarray]:
-        one, other = (_squares(half.chosen(self.plain)) for half in (x, y))
-        return _log_sum(one @ self._forms[0])[0], _log_sum(other @ self._forms[1])[0]
+    def _log_marginals(self, x: SideRows, y: SideRows) -> tuple[np.ndarray, np.ndarray]:
+        first, second = (_products(side.values(self.scaled)) for side in (x, y))
+        return _log_sum(first @ self._forms[0])[0], _log_sum(second @ self._forms[1])[0]
 
-    def pairs(self, x: Half, y: Half) -> np.ndarray:
-        p, q = self._marginals(x, y)
-        both = np.hstack([x.chosen(self.plain), y.chosen(self.plain)])
-        return _log_sum(_squares(both) @ self._forms[2])[0] - p - q
+    def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
+        log_p, log_q = self._log_marginals(x, y)
+        joint = np.hstack([x.values(self.scaled), y.values(self.scaled)])
+        return _log_sum(_products(joint) @ self._forms[2])[0] - log_p - log_q
 
-    def cross(self, x: Half, y: Half) -> np.ndarray:
-        p, q = self._marginals(x, y)
-        at, precision = self.split, np.linalg.inv(self.covariance)
-        # each Gaussian in three parts: of x alone, of y alone, and what both say together
-        own = [
-            _squares(half.chosen(self.plain)) @ _quadratic(self.mean[:, k], precision[:, k, k])
-            for half, k in ((x, slice(0, at)), (y, slice(at, None)))
+    def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
+        log_p, log_q = self._log_marginals(x, y)
+        split, precision = self.x_columns, np.linalg.inv(self.covariance)
+        # the exponent of each Gaussian is a term of x, a term of y, and an interaction
+        terms = [
+            _products(side.values(self.scaled)) @ _quadratic(self.mean[:, k], precision[:, k, k])
+            for side, k in ((x, slice(0, split)), (y, slice(split, None)))
         ]
         constant = self.log_weight - 0.5 * np.linalg.slogdet(2 * np.pi * self.covariance)[1]
-        first = (own[0] + constant - p[:, None]).astype(np.float32)
-        second = (own[1] - q[:, None]).astype(np.float32)
-        a, b = x.chosen(self.plain).astype(np.float32), y.chosen(self.plain).astype(np.float32)
+        x_term = (terms[0] + constant - log_p[:, None]).astype(np.float32)
+        y_term = (terms[1] - log_q[:, None]).astype(np.float32)
+        a, b = x.values(self.scaled).astype(np.float32), y.values(self.scaled).astype(np.float32)
         total = np.full((len(x), len(y)), FLOOR_32, dtype=np.float32)
         for k, mean in enumerate(self.mean.astype(np.float32)):
-            part = ((mean[:at] - a) @ precision[k, :at, at:].astype(np.float32)) @ (b - mean[at:]).T
-            part += first[:, k, None]
-            part += second[None, :, k]
-            # sums of ratios, not of densities: they are of moderate size wherever there are data
-            total += np.exp(np.minimum(part, MOST_32, out=part), out=part)
+            interaction = precision[k, :split, split:].astype(np.float32)
+            exponent = ((mean[:split] - a) @ interaction) @ (b - mean[split:]).T
+            exponent += x_term[:, k, None]
+            exponent += y_term[None, :, k]
+            # ratios, not densities, are summed: they are of moderate size wherever there are data
+            total += np.exp(np.minimum(exponent, MAX_EXPONENT_32, out=exponent), out=exponent)
         return np.log(total).astype(float)
 
 
-def fitted_mixture(z: np.ndarray, parts: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """log weights, means and covariances by expectation maximisation, from k-means.
+def fit_mixture(z: np.ndarray, components: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Log weights, means and covariances by expectation maximisation, initialised by k-means.
 
-    A Gaussian's logarithm is linear in the products of a row's columns, and its moments are their means: both steps are one product of matrices.
+    A log Gaussian is linear in the products of the columns, and its moments are their means. So each step is one
+    product of matrices.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an empty cluster is a part without weight
-        _, part = kmeans2(z, parts, iter=10, minit="++", rng=np.random.default_rng(seed))
-    share = np.full((len(z), parts), 1e-3)
-    share[np.arange(len(z)), part] = 1.0
+        warnings.simplefilter("ignore")  # an empty cluster is a component without weight
+        _, cluster = kmeans2(z, components, iter=10, minit="++", rng=np.random.default_rng(seed))
+    share = np.full((len(z), components), 1e-3)
+    share[np.arange(len(z)), cluster] = 1.0
     share /= share.sum(axis=1, keepdims=True)
-    columns, squares = z.shape[1], _squares(z)
-    before = -np.inf
-    for _ in range(STEPS):
-        moments = share.T @ squares
+    columns, products = z.shape[1], _products(z)
+    previous = -np.inf
+    for _ in range(EM_STEPS):
+        moments = share.T @ products
         total = moments[:, -1] + 1e-9
         mean = moments[:, -1 - columns : -1] / total[:, None]
-        square = (moments[:, : columns**2] / total[:, None]).reshape(parts, columns, columns)
+        square = (moments[:, : columns**2] / total[:, None]).reshape(components, columns, columns)
         covariance = square - mean[:, :, None] * mean[:, None, :] + RIDGE * np.eye(columns)
         log_weight = np.log(total / total.sum())
-        value, share = _log_sum(squares @ _normals(mean, covariance) + log_weight)
-        if value.mean() < before + GAIN:
+        log_density, share = _log_sum(products @ _log_normals(mean, covariance) + log_weight)
+        if log_density.mean() < previous + EM_GAIN:
             break
-        before = value.mean()
+        previous = log_density.mean()
     return log_weight, mean, covariance
 
 
-def _squares(z: np.ndarray) -> Float[np.ndarray, "row product"]:
-    """Products of all pairs of columns, the columns, and one."""
+def _products(z: np.ndarray) -> Float[np.ndarray, "row product"]:
+    """All products of two columns, the columns, and 1."""
     products = (z[:, :, None] * z[:, None, :]).reshape(len(z), -1)
     return np.hstack([products, z, np.ones((len(z), 1))])
 
 
-def _quadratic(mean: np.ndarray, precision: np.ndarray) -> Float[np.ndarray, "product part"]:
-    """-(z - mean)' precision (z - mean) / 2 of every part, as coefficients of `_squares`."""
-    turned = np.einsum("kij,kj->ki", precision, mean)
-    rest = -0.5 * (turned * mean).sum(axis=1, keepdims=True)
-    return np.hstack([-0.5 * precision.reshape(len(mean), -1), turned, rest]).T
+def _quadratic(mean: np.ndarray, precision: np.ndarray) -> Float[np.ndarray, "product component"]:
+    """-(z - mean)' precision (z - mean) / 2 of every component, as coefficients of `_products`."""
+    linear = np.einsum("kij,kj->ki", precision, mean)
+    constant = -0.5 * (linear * mean).sum(axis=1, keepdims=True)
+    return np.hstack([-0.5 * precision.reshape(len(mean), -1), linear, constant]).T
 
 
-def _normals(mean: np.ndarray, covariance: np.ndarray) -> Float[np.ndarray, "product part"]:
-    """The log density of every part, as coefficients of `_squares`."""
+def _log_normals(mean: np.ndarray, covariance: np.ndarray) -> Float[np.ndarray, "product component"]:
+    """The log density of every component, as coefficients of `_products`."""
     form = _quadratic(mean, np.linalg.inv(covariance))
     form[-1] -= 0.5 * np.linalg.slogdet(2 * np.pi * covariance)[1]
     return form
 
 
-def _log_sum(log_q: np.ndarray) -> tuple[Float[np.ndarray, "row"], Float[np.ndarray, "row part"]]:
-    """log of the sum of each row's exponentials, and each one's share of it."""
+def _log_sum(log_q: np.ndarray) -> tuple[Float[np.ndarray, "row"], Float[np.ndarray, "row component"]]:
+    """log of the sum of exponentials of each row, and the share of each component in it."""
     highest = log_q.max(axis=1)
     share = np.exp(log_q - highest[:, None])
     total = share.sum(axis=1)
@@ -175,49 +175,52 @@ def _log_sum(log_q: np.ndarray) -> tuple[Float[np.ndarray, "row"], Float[np.ndar
 
 
 @dataclass(frozen=True)
-class Kernels:
-    """A bell round every training row, as wide as `factor` times its distance to the k-th neighbour in x and y together."""
+class KernelRatio:
+    """log r of Gaussian kernels at training rows; width: `factor` times the distance to the k-th joint neighbour."""
 
     x: Float[np.ndarray, "centre dx"]
     y: Float[np.ndarray, "centre dy"]
     width: Float[np.ndarray, "centre"]
-    plain: bool
+    scaled: bool
 
     @staticmethod
     def fit(
-        x: Half, y: Half, seed: int, neighbours: int, factor: float = 1.0, plain: bool = False
-    ) -> "Kernels | None":
+        x: SideRows, y: SideRows, seed: int, neighbours: int, factor: float = 1.0, scaled: bool = False
+    ) -> "KernelRatio | None":
         columns = x.numbers + y.numbers
-        if x.code is not None or y.code is not None or columns > MOST_COLUMNS or len(x) <= neighbours:
+        if x.code is not None or y.code is not None or columns > MAX_COLUMNS or len(x) <= neighbours:
             return None
-        chosen = np.random.default_rng(seed).permutation(len(x))[:MOST_CENTRES]
-        a, b = x.chosen(plain)[chosen], y.chosen(plain)[chosen]
-        both = np.hstack([a, b])
-        if plain and np.abs(both).max() > LIGHT:
+        rows = np.random.default_rng(seed).permutation(len(x))[:MAX_CENTRES]
+        a, b = x.values(scaled)[rows], y.values(scaled)[rows]
+        joint = np.hstack([a, b])
+        if scaled and np.abs(joint).max() > MAX_LIGHT_TAIL:
             return None
-        reach = cKDTree(both).query(both, k=neighbours + 1)[0][:, -1]
-        return Kernels(a, b, factor * np.maximum(reach, 1e-3), plain)
+        distance = cKDTree(joint).query(joint, k=neighbours + 1)[0][:, -1]
+        return KernelRatio(a, b, factor * np.maximum(distance, 1e-3), scaled)
 
-    def _both_bells(self, x: Half, y: Half) -> tuple[np.ndarray, np.ndarray]:
-        return self._bells(x.chosen(self.plain), self.x), self._bells(y.chosen(self.plain), self.y)
+    def _kernels(self, x: SideRows, y: SideRows) -> tuple[np.ndarray, np.ndarray]:
+        return (
+            self._densities(x.values(self.scaled), self.x),
+            self._densities(y.values(self.scaled), self.y),
+        )
 
-    def _bells(self, z: np.ndarray, centre: np.ndarray) -> np.ndarray:
-        """Each centre's density at each row, up to a constant: (row, centre)."""
-        # a far row still has some nearest centre: exponents are kept where exp has digits
+    def _densities(self, z: np.ndarray, centre: np.ndarray) -> Float[np.ndarray, "row centre"]:
+        """The density of each kernel at each row, up to a constant."""
+        # clipped so that float32 does not underflow: a distant row still has a nearest centre
         form = (cdist(z, centre, "sqeuclidean") / (-2 * self.width**2)).astype(np.float32)
-        np.exp(np.maximum(form, -MOST_32, out=form), out=form)
+        np.exp(np.maximum(form, -MAX_EXPONENT_32, out=form), out=form)
         form /= (self.width ** centre.shape[1]).astype(np.float32)
         return form
 
-    def pairs(self, x: Half, y: Half) -> np.ndarray:
-        a, b = self._both_bells(x, y)
+    def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
+        a, b = self._kernels(x, y)
         return _log_ratio((a * b).sum(axis=1), a.sum(axis=1), b.sum(axis=1), len(self.width))
 
-    def cross(self, x: Half, y: Half) -> np.ndarray:
-        a, b = self._both_bells(x, y)
+    def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
+        a, b = self._kernels(x, y)
         return _log_ratio(a @ b.T, a.sum(axis=1)[:, None], b.sum(axis=1)[None, :], len(self.width))
 
 
 def _log_ratio(joint: np.ndarray, p: np.ndarray, q: np.ndarray, centres: int) -> np.ndarray:
-    joint, p, q = (np.maximum(each.astype(float), FLOOR) for each in (joint, p, q))
+    joint, p, q = (np.maximum(density.astype(float), FLOOR) for density in (joint, p, q))
     return np.log(joint) - np.log(p) - np.log(q) + np.log(centres)

@@ -1,161 +1,174 @@
-"""Ratios for categories: a table of counts drawn towards independence, and a Gaussian for every level."""
+"""Ratios of categories: tables of counts, a Gaussian for every level, products of ordered scores."""
 
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.optimize import minimize
 from scipy.special import logsumexp
 
-from nearfar.estimate.ratios.halves import Half
+from nearfar.estimate.ratios.sides import SideRows
 
-LEAST = 1e-9
-DISCOUNTS = 0.05, 0.95  # of one row
+FLOOR = 1e-9
+MIN_DISCOUNT, MAX_DISCOUNT = 0.05, 0.95  # of one row
+MAX_CELLS = 4_000_000
+MAX_GAUSSIAN_COLUMNS = 20
+MAX_SCALED = 20.0  # scaled units at which numbers are clipped
+
+ASSOCIATION_RIDGE = 1.0  # prior on theta, in rows
+MAX_ASSOCIATION_LEVELS = 200
+SINKHORN_ROUNDS = 30
 
 
 @dataclass(frozen=True)
-class Cells:
-    """A side as one whole number: its category, or the interval between quantiles that its one number falls in."""
+class CellMap:
+    """Maps a side to one whole number: its category, or the quantile bin of its single number."""
 
     edges: Float[np.ndarray, "edge"] | None
     count: int
-    pooled: Int[np.ndarray, "level"] | None = None  # the cell of each level, rare ones in one; last: not seen
+    # the cell of each level if rare levels share one; the last entry is for unseen levels
+    pooled: Int[np.ndarray, "level"] | None = None
 
     @staticmethod
-    def fit(half: Half, bins: int, rare: int = 0) -> "Cells | None":
-        if half.code is not None and half.numbers == 0:
-            return _pooled(half, rare)
-        if half.code is not None or half.numbers != 1:
+    def fit(side: SideRows, bins: int, rare: int = 0) -> "CellMap | None":
+        """`rare`: levels with fewer rows than this share a cell."""
+        if side.code is not None and side.numbers == 0:
+            return _pool_rare_levels(side, rare)
+        if side.code is not None or side.numbers != 1:
             return None
-        edges = np.unique(np.quantile(half.normal[:, 0], np.arange(1, bins) / bins))
-        return Cells(edges, len(edges) + 1)
+        edges = np.unique(np.quantile(side.normal[:, 0], np.arange(1, bins) / bins))
+        return CellMap(edges, len(edges) + 1)
 
-    def __call__(self, half: Half) -> Int[np.ndarray, "row"]:
+    def __call__(self, side: SideRows) -> Int[np.ndarray, "row"]:
         if self.edges is None:
-            assert half.code is not None
-            return half.code if self.pooled is None else self.pooled[half.code]
-        return np.searchsorted(self.edges, half.normal[:, 0], "right")
+            return side.level_codes if self.pooled is None else self.pooled[side.level_codes]
+        return np.searchsorted(self.edges, side.normal[:, 0], "right")
 
 
-def _pooled(half: Half, rare: int) -> Cells:
-    """Levels with fewer rows than `rare` share a cell, and a level that was not seen is one of them."""
-    assert half.code is not None
-    seldom = np.bincount(half.code, minlength=half.levels) < rare
-    often = int((~seldom).sum())
-    if seldom.sum() < 2 or often == 0:
-        return Cells(None, half.levels)
-    return Cells(None, often + 1, np.r_[np.where(seldom, often, np.cumsum(~seldom) - 1), often])
+def _pool_rare_levels(side: SideRows, rare: int) -> CellMap:
+    """Levels with fewer than `rare` rows, and levels that training did not see, share a cell."""
+    is_rare = np.bincount(side.level_codes, minlength=side.levels) < rare
+    frequent = int((~is_rare).sum())
+    if is_rare.sum() < 2 or frequent == 0:
+        return CellMap(None, side.levels)
+    pooled = np.r_[np.where(is_rare, frequent, np.cumsum(~is_rare) - 1), frequent]
+    return CellMap(None, frequent + 1, pooled)
 
 
 @dataclass(frozen=True)
-class Table:
-    """r of the cells of x and y: (n_xy + strength p(y)) / ((n_x + strength) p(y)), and so with x and y exchanged.
+class TableRatio:
+    """log r of the cells of x and y, from counts shrunk towards independence.
 
-    Each row of the table is drawn towards the margin, the more the rarer its level (Dirichlet's posterior mean). That takes as large a share from a cell
-    that is often met as from one met by chance; without a strength the same discount d is taken from every cell that was met and given to the
-    margin, (n_xy - d + d t_x p(y)) / (n_x p(y)) with t_x such cells in the row (Ney et al. 1994). A level that training did not see says
-    nothing, or what rare levels say together where they are pooled.
+    With a strength s: r = (n_xy + s p(y)) / ((n_x + s) p(y)), the Dirichlet posterior mean, averaged with the same
+    for x and y exchanged. Without: absolute discounting, (n_xy - d + d t_x p(y)) / (n_x p(y)) with t_x the number of
+    occupied cells of the row (Ney et al. 1994). An unseen level gives log r = 0, or that of the pooled rare levels.
     """
 
-    x: Cells
-    y: Cells
-    log_ratio: Float[np.ndarray, "level level"]  # last row and column: not seen
+    x: CellMap
+    y: CellMap
+    log_ratio: Float[np.ndarray, "x_cell y_cell"]  # last row and column: unseen levels
 
     @staticmethod
-    def fit(x: Half, y: Half, seed: int, bins: int, strength: float | None, rare: int = 0) -> "Table | None":
-        cells_x, cells_y = Cells.fit(x, bins, rare), Cells.fit(y, bins, rare)
-        if cells_x is None or cells_y is None or cells_x.count * cells_y.count > 4_000_000:
+    def fit(
+        x: SideRows, y: SideRows, seed: int, bins: int, strength: float | None, rare: int = 0
+    ) -> "TableRatio | None":
+        cells_x, cells_y = CellMap.fit(x, bins, rare), CellMap.fit(y, bins, rare)
+        if cells_x is None or cells_y is None or cells_x.count * cells_y.count > MAX_CELLS:
             return None
         if rare and cells_x.pooled is None and cells_y.pooled is None:
-            return None  # nothing is rare: as good as without
+            return None  # no level is rare: the same as without pooling
         binned = cells_x.edges is not None or cells_y.edges is not None
         if binned != (bins > 0):
-            return None  # numbers need cells, two categories have their own
+            return None  # numbers need bins, two categories do not
         counts = np.zeros((cells_x.count, cells_y.count))
         np.add.at(counts, (cells_x(x), cells_y(y)), 1.0)
-        shrunk = _discounted if strength is None else partial(_drawn, strength=strength)
-        ratio = np.maximum((shrunk(counts) + shrunk(counts.T).T) / 2, LEAST)
-        return Table(cells_x, cells_y, np.pad(np.log(ratio), ((0, 1), (0, 1))))
+        shrink = _discount if strength is None else partial(_posterior_mean, strength=strength)
+        ratio = np.maximum((shrink(counts) + shrink(counts.T).T) / 2, FLOOR)
+        return TableRatio(cells_x, cells_y, np.pad(np.log(ratio), ((0, 1), (0, 1))))
 
-    def pairs(self, x: Half, y: Half) -> np.ndarray:
+    def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
         return self.log_ratio[self.x(x), self.y(y)]
 
-    def cross(self, x: Half, y: Half) -> np.ndarray:
+    def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
         return self.log_ratio[np.ix_(self.x(x), self.y(y))]
 
 
-def _drawn(counts: Float[np.ndarray, "level level"], strength: float) -> Float[np.ndarray, "level level"]:
-    """p(y | x) / p(y), each row with so many rows' worth of the margin."""
+def _posterior_mean(
+    counts: Float[np.ndarray, "row column"], strength: float
+) -> Float[np.ndarray, "row column"]:
+    """p(column | row) / p(column), with the margin as a prior worth `strength` rows."""
     p, q = counts.sum(axis=1, keepdims=True), counts.sum(axis=0, keepdims=True) / counts.sum()
-    return (counts + strength * q) / ((p + strength) * np.maximum(q, LEAST))
+    return (counts + strength * q) / ((p + strength) * np.maximum(q, FLOOR))
 
 
-def _discounted(counts: Float[np.ndarray, "level level"]) -> Float[np.ndarray, "level level"]:
-    """The same with a discount, of which cells that were met once and twice say how much chance gave them."""
+def _discount(counts: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "row column"]:
+    """p(column | row) / p(column) by absolute discounting; the discount comes from cells with one and two rows."""
     once, twice = float((counts == 1).sum()), float((counts == 2).sum())
-    discount = np.clip(once / max(once + 2 * twice, 1.0), *DISCOUNTS)
-    p, q = (
-        np.maximum(counts.sum(axis=1, keepdims=True), LEAST),
-        counts.sum(axis=0, keepdims=True) / counts.sum(),
-    )
-    met = (counts > 0).sum(axis=1, keepdims=True)
-    return (np.maximum(counts - discount, 0.0) / np.maximum(q, LEAST) + discount * met) / p
+    discount = np.clip(once / max(once + 2 * twice, 1.0), MIN_DISCOUNT, MAX_DISCOUNT)
+    p = np.maximum(counts.sum(axis=1, keepdims=True), FLOOR)
+    q = counts.sum(axis=0, keepdims=True) / counts.sum()
+    occupied = (counts > 0).sum(axis=1, keepdims=True)
+    return (np.maximum(counts - discount, 0.0) / np.maximum(q, FLOOR) + discount * occupied) / p
 
 
 @dataclass(frozen=True)
-class Levels:
-    """A category beside numbers: in every level they are Gaussian, with mean and covariance drawn towards all levels' own.
+class LevelGaussianRatio:
+    """A category and numbers v that are Gaussian in every level; moments are shrunk towards those of all levels.
 
-    r = q(v | level) / sum over levels of p(level) q(v | level): the conditional density of Barber and Agakov (2003).
+    r = q(v | level) / sum over levels of p(level) q(v | level), as in Barber & Agakov (2003).
     """
 
-    swapped: bool
-    plain: bool
+    swapped: bool  # y is the category
+    scaled: bool
     log_share: Float[np.ndarray, "level"]
     mean: Float[np.ndarray, "level column"]
-    root: Float[np.ndarray, "level column column"]  # inverse Cholesky factors
+    root: Float[np.ndarray, "level column column"]  # inverse Cholesky factors of the covariances
 
     @staticmethod
-    def fit(x: Half, y: Half, seed: int, plain: bool, own_spread: bool) -> "Levels | None":
+    def fit(
+        x: SideRows, y: SideRows, seed: int, scaled: bool, own_covariance: bool
+    ) -> "LevelGaussianRatio | None":
         swapped = x.code is None
-        level, other = (y, x) if swapped else (x, y)
-        if level.code is None or level.numbers or other.code is not None or not other.numbers:
+        category, numeric = (y, x) if swapped else (x, y)
+        if category.code is None or category.numbers or numeric.code is not None or not numeric.numbers:
             return None
-        z = other.plain if plain else other.normal
-        if z.shape[1] > 20 or len(z) < 5 * z.shape[1]:
+        z = numeric.scaled if scaled else numeric.normal
+        if z.shape[1] > MAX_GAUSSIAN_COLUMNS or len(z) < 5 * z.shape[1]:
             return None
-        z = np.clip(z, -20, 20)
-        assert level.code is not None
-        count = np.bincount(level.code, minlength=level.levels).astype(float)
-        mean = np.stack([np.bincount(level.code, c, level.levels) for c in z.T], axis=1)
+        z = np.clip(z, -MAX_SCALED, MAX_SCALED)
+        code, levels = category.level_codes, category.levels
+        count = np.bincount(code, minlength=levels).astype(float)
+        mean = np.stack([np.bincount(code, column, levels) for column in z.T], axis=1)
         mean = mean / np.maximum(count, 1)[:, None]
-        centred = z - mean[level.code]
-        within = centred.T @ centred / max(1, len(z) - level.levels) + 1e-6 * np.eye(z.shape[1])
-        mean = _shrunk_means(mean, count, z, within)
-        covariance = _covariances(z - mean[level.code], level.code, count, within, own_spread)
+        centred = z - mean[code]
+        within = centred.T @ centred / max(1, len(z) - levels) + 1e-6 * np.eye(z.shape[1])
+        mean = _shrink_means(mean, count, z, within)
+        covariance = _level_covariances(z - mean[code], code, count, within, own_covariance)
         root = np.linalg.inv(np.linalg.cholesky(covariance))
-        return Levels(swapped, plain, np.log(np.maximum(count, 1e-3) / count.sum()), mean, root)
+        log_share = np.log(np.maximum(count, 1e-3) / count.sum())
+        return LevelGaussianRatio(swapped, scaled, log_share, mean, root)
 
-    def _values(self, half: Half) -> np.ndarray:
-        """log q(v | level) - log q(v): (level or unseen, row)."""
-        z = np.clip(half.plain if self.plain else half.normal, -20, 20)
-        moved = np.einsum("kij,knj->kni", self.root, z[None] - self.mean[:, None])
-        log_q = -0.5 * (moved**2).sum(axis=2) + np.log(np.einsum("kii->ki", self.root)).sum(axis=1)[:, None]
+    def _level_log_ratios(self, numeric: SideRows) -> Float[np.ndarray, "level row"]:
+        """log q(v | level) - log q(v); the last level is an unseen one."""
+        z = np.clip(numeric.scaled if self.scaled else numeric.normal, -MAX_SCALED, MAX_SCALED)
+        white = np.einsum("kij,knj->kni", self.root, z[None] - self.mean[:, None])
+        log_q = -0.5 * (white**2).sum(axis=2) + np.log(np.einsum("kii->ki", self.root)).sum(axis=1)[:, None]
         log_q -= logsumexp(log_q + self.log_share[:, None], axis=0)
         return np.vstack([log_q, np.zeros(len(z))])
 
-    def pairs(self, x: Half, y: Half) -> np.ndarray:
-        level, other = (y, x) if self.swapped else (x, y)
-        return self._values(other)[level.code, np.arange(len(x))]
+    def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
+        category, numeric = (y, x) if self.swapped else (x, y)
+        return self._level_log_ratios(numeric)[category.level_codes, np.arange(len(x))]
 
-    def cross(self, x: Half, y: Half) -> np.ndarray:
-        level, other = (y, x) if self.swapped else (x, y)
-        found = self._values(other)[level.code]
-        return found.T if self.swapped else found
+    def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
+        category, numeric = (y, x) if self.swapped else (x, y)
+        log_r = self._level_log_ratios(numeric)[category.level_codes]
+        return log_r.T if self.swapped else log_r
 
 
-def _shrunk_means(mean: np.ndarray, count: np.ndarray, z: np.ndarray, within: np.ndarray) -> np.ndarray:
-    """Empirical Bayes: between levels the means vary by what is left of their variance after sampling error."""
+def _shrink_means(mean: np.ndarray, count: np.ndarray, z: np.ndarray, within: np.ndarray) -> np.ndarray:
+    """Empirical Bayes: means vary between levels by their variance less the sampling error."""
     overall = z.mean(axis=0)
     error = np.diag(within)[None] / np.maximum(count, 1e-3)[:, None]
     between = np.maximum(
@@ -164,13 +177,76 @@ def _shrunk_means(mean: np.ndarray, count: np.ndarray, z: np.ndarray, within: np
     return overall + (mean - overall) * between / (between + error)
 
 
-def _covariances(
-    centred: np.ndarray, code: np.ndarray, count: np.ndarray, within: np.ndarray, own_spread: bool
-) -> np.ndarray:
-    if not own_spread:
+def _level_covariances(
+    centred: np.ndarray, code: np.ndarray, count: np.ndarray, within: np.ndarray, own_covariance: bool
+) -> Float[np.ndarray, "level column column"]:
+    if not own_covariance:
         return np.broadcast_to(within, (len(count), *within.shape))
     columns = within.shape[0]
     outer = np.zeros((len(count), columns, columns))
     np.add.at(outer, code, centred[:, :, None] * centred[:, None, :])
-    strength = 5.0 + columns  # rows' worth of the common covariance
+    strength = 5.0 + columns  # weight of the common covariance, in rows
     return (outer + strength * within) / (count + strength)[:, None, None]
+
+
+@dataclass(frozen=True)
+class AssociationRatio:
+    """Two ordered categories: log r(a, b) = sum_kl theta_kl u_k(a) v_l(b) + alpha(a) + beta(b) (Goodman 1979).
+
+    u_k and v_l are powers of the normal quantile of a level's mid-rank. Of all joint distributions with the same
+    margins and mean products this one has the largest entropy. alpha and beta fit the margins (Sinkhorn 1967).
+    """
+
+    log_ratio: Float[np.ndarray, "x_level y_level"]  # last row and column: unseen levels
+
+    @staticmethod
+    def fit(x: SideRows, y: SideRows, seed: int, powers: int) -> "AssociationRatio | None":
+        first, second = x.level_places(), y.level_places()
+        if first is None or second is None or max(x.levels, y.levels) > MAX_ASSOCIATION_LEVELS:
+            return None
+        counts = np.zeros((x.levels, y.levels))
+        np.add.at(counts, (x.level_codes, y.level_codes), 1.0)
+        p, q = counts.sum(axis=1) + 1e-3, counts.sum(axis=0) + 1e-3
+        p, q = p / p.sum(), q / q.sum()
+        u, v = _orthonormal_powers(first[:-1], p, powers), _orthonormal_powers(second[:-1], q, powers)
+        mean_products, rows = u.T @ counts @ v / len(x), len(x)
+
+        def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
+            """Mean negative log ratio and its gradient; alpha and beta need none (envelope theorem)."""
+            theta = theta.reshape(mean_products.shape)
+            log_r = _fit_margins(u @ theta @ v.T, p, q)
+            model = u.T @ (np.exp(log_r) * np.outer(p, q)) @ v
+            value = -(counts * log_r).sum() / rows + ASSOCIATION_RIDGE * (theta**2).sum() / (2 * rows)
+            return float(value), (model - mean_products + ASSOCIATION_RIDGE * theta / rows).ravel()
+
+        start = np.zeros(mean_products.size)
+        solution = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 60})
+        log_r = _fit_margins(u @ solution.x.reshape(mean_products.shape) @ v.T, p, q)
+        return AssociationRatio(np.pad(log_r, ((0, 1), (0, 1))))
+
+    def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
+        return self.log_ratio[x.level_codes, y.level_codes]
+
+    def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
+        return self.log_ratio[np.ix_(x.level_codes, y.level_codes)]
+
+
+def _orthonormal_powers(
+    place: np.ndarray, share: np.ndarray, powers: int
+) -> Float[np.ndarray, "level power"]:
+    """Powers of the place, orthonormal under `share`, with mean zero."""
+    basis = place[:, None] ** np.arange(min(powers, len(place) - 1) + 1)
+    orthonormal, _ = np.linalg.qr(np.sqrt(share)[:, None] * basis)
+    return orthonormal[:, 1:] / np.sqrt(share)[:, None]
+
+
+def _fit_margins(
+    f: Float[np.ndarray, "x_level y_level"], p: np.ndarray, q: np.ndarray
+) -> Float[np.ndarray, "x_level y_level"]:
+    """f + alpha + beta such that the mean of its exponential over either margin is one."""
+    f = f - f.max()
+    r, a, b = np.exp(np.maximum(f, -60)), np.ones(len(p)), np.ones(len(q))
+    for _ in range(SINKHORN_ROUNDS):
+        a = 1 / (r @ (q * b))
+        b = 1 / ((p * a) @ r)
+    return np.maximum(f, -60) + np.log(a)[:, None] + np.log(b)[None, :]

@@ -15,8 +15,13 @@ from scipy.optimize import minimize
 from scipy.stats import binom
 
 from nearfar import info
-from nearfar.estimate.labels import label_information
-from nearfar.estimate.wealth import MIXED, least_information, log_wealth, refuted
+from nearfar.estimate.label_information import (
+    UNIFORM_SHARES,
+    is_rejected,
+    label_information,
+    log_wealth,
+    lower_limit,
+)
 
 
 @given(
@@ -71,7 +76,7 @@ def test_it_exceeds_the_truth_no_more_often_than_it_says(
         if counted not in seen:
             x = torch.tensor([cells[one][0] for one in counted])
             y = torch.tensor([cells[one][1] for one in counted])
-            seen[counted] = refuted(truth, posterior[x], y, confidence)
+            seen[counted] = is_rejected(truth, posterior[x], y, confidence)
         if seen[counted]:
             above += math.prod(p[cells[one]] for one in sample)
     assert above <= 1 - confidence
@@ -88,7 +93,7 @@ def test_a_nearly_perfect_probe_of_few_rows_claims_no_more_than_is_true(right: f
         y = rng.integers(0, 2, rows)
         x = np.where(rng.random(rows) < 1 - right, 1 - y, y)
         log_p = np.log(np.where(np.arange(2)[None] == x[:, None], right, 1 - right))
-        found.append(refuted(truth, torch.from_numpy(log_p), torch.from_numpy(y), 0.95))
+        found.append(is_rejected(truth, torch.from_numpy(log_p), torch.from_numpy(y), 0.95))
     assert sum(found) <= binom.ppf(0.9999, 200, 0.05)
 
 
@@ -100,21 +105,21 @@ def test_what_it_says_is_the_last_value_refuted_and_near_the_truth() -> None:
     x = np.where(rng.random(rows) < 1 - right, 1 - y, y)
     scores = torch.from_numpy(np.log(np.where(np.arange(2)[None] == x[:, None], right, 1 - right)))
     labels = torch.from_numpy(y)
-    least = least_information(scores, labels, 0.95)
+    least = lower_limit(scores, labels, 0.95)
     assert 0.85 * truth < least < truth
-    assert refuted(least, scores, labels, 0.95)
-    assert not refuted(least + 1e-3, scores, labels, 0.95)
+    assert is_rejected(least, scores, labels, 0.95)
+    assert not is_rejected(least + 1e-3, scores, labels, 0.95)
 
 
 def test_a_constant_label_and_a_single_row_tell_nothing() -> None:
     scores = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
-    assert least_information(scores, torch.zeros(30, dtype=torch.int64), 0.95) == 0.0
-    assert least_information(scores[:1], torch.tensor([2]), 0.95) == 0.0
+    assert lower_limit(scores, torch.zeros(30, dtype=torch.int64), 0.95) == 0.0
+    assert lower_limit(scores[:1], torch.tensor([2]), 0.95) == 0.0
 
 
 def test_the_stakes_never_lose_everything() -> None:
     """1 + lambda (log q - log p - m) stays above lambda > 0 at the worst row there can be, q = share / classes and p = 1."""
-    for mixed, classes, nats in product(MIXED, (2, 1_000), (0.0, 5.0)):
+    for mixed, classes, nats in product(UNIFORM_SHARES, (2, 1_000), (0.0, 5.0)):
         floor = math.log(mixed / classes)
         share = 1 / (1 + nats - floor)
         assert 1 + share * (floor - nats) >= share * (1 - 1e-12) > 0

@@ -1,0 +1,265 @@
+"""Cross-fitting: a stack of ratios per fold, and what the fold's unseen rows say about it.
+
+Every fold yields the log ratio at each unseen row, whose mean gives the best estimate; the value of InfoNCE with the
+ratio as critic, which is the proven number; and how much lower both are with half the rows to learn from.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from scipy.special import logsumexp
+from scipy.stats import norm
+
+from nearfar.estimate.bound_choice import effective_samples
+from nearfar.estimate.measure import expected_variance
+from nearfar.estimate.ratios import Ratio, SideMap, SideRows, Stack, fit_stack, refit_on_half
+from nearfar.estimate.rows import Split, blocks
+from nearfar.estimate.samples import Array, Kinds
+
+BLOCK = 512  # rows contrasted with one another: a ceiling of log 512 = 6.2 nats,
+LARGE_BLOCK = 2048  # and more where training rows come near it
+MAX_BLOCKS = 8  # per fold,
+HALF_FIT_BLOCKS = 2  # and for the stack fitted to half of the rows
+NEAR_CEILING = 0.6  # share of its ceiling from which a block is too small
+CHUNK = 10_000  # rows scored at a time
+
+FOLD_VARIANCE = 2.0  # variance of a mean over folds under independence, relative to independent folds
+CLEAR_ERRORS = 5.0  # standard errors above zero from which x and y are clearly dependent
+MIN_EFFECTIVE_SAMPLES = 10.0  # anchors and keys that must carry the mean of r
+
+FUNCTIONS_PER_NUMBER = 3.0  # location, scale and skew may each depend on the other side
+# degrees of freedom per row beyond which ratios are shrunk towards independence; rare levels have their own
+MAX_NUMBER_FREEDOM, MAX_LEVEL_FREEDOM = 1 / 32, 1 / 8
+
+EDGES = np.linspace(-5.0, 8.0, 27)  # bins of log ratios for calibration
+MIN_BIN_COUNT = 20
+
+
+@dataclass(frozen=True)
+class BlockStatistics:
+    """The scores of all pairs of a block, reduced: no n x n matrix is stored.
+
+    `bound`: InfoNCE's terms, each less the effect of its row as a negative (Hájek's projection), so that their
+    spread is that of the mean. `terms`: the same for the mean of f less log mean e^f of mismatched pairs.
+    """
+
+    log_mean: float  # log of the mean of e^f over mismatched pairs
+    log_ratio: Float[np.ndarray, "row"]
+    bound: Float[np.ndarray, "row"]
+    terms: Float[np.ndarray, "row"]
+    expected: float  # variance of InfoNCE's term that the ratio expects
+    effective: float  # effective sample size of `log_mean`
+    excess: float  # sum of f less its mean over permutations of y,
+    variance: float  # and its variance over them (Hoeffding 1951)
+    histogram: Float[np.ndarray, "2 bin"]  # counts of f in `EDGES`: rows, and mismatched pairs per row
+
+
+@dataclass(frozen=True)
+class FittedFold:
+    """The stack of a fold, and its statistics on unseen rows."""
+
+    stack: Stack
+    rows: Int[np.ndarray, "row"]
+    value: Float[np.ndarray, "row"]  # log r of the unseen rows
+    blocks: list[BlockStatistics]
+    first_draw: int  # number of blocks of the first draw; later draws hold other rows of the same groups
+    # log r, InfoNCE's terms and the terms with one normaliser, of units in blocks, means over draws
+    log_ratio: Float[np.ndarray, "unit"]
+    bound: Float[np.ndarray, "unit"]
+    terms: Float[np.ndarray, "unit"]
+    learned: float  # mean log r of the training rows
+    step: float  # nats that are lost with half the rows to learn from
+    block_size: int
+    unseen_levels: float  # share of the unseen rows with a level that is not in the training rows
+    detectable: float  # minimum detectable information, nats
+    rows_learned: int
+
+    @property
+    def log_mean(self) -> float:
+        return float(np.mean([block.log_mean for block in self.blocks]))
+
+
+def fit_fold(x: Array, y: Array, kinds: Kinds, split: Split, unit: np.ndarray, seed: int) -> FittedFold:
+    """Fits the stack of a fold and evaluates it on the fold's unseen rows."""
+    train_rows = split.rest
+    map_x, map_y = SideMap.fit(x[train_rows], kinds[0]), SideMap.fit(y[train_rows], kinds[1])
+
+    def sides(rows: np.ndarray) -> tuple[SideRows, SideRows]:
+        return map_x(x[rows]), map_y(y[rows])
+
+    train = sides(train_rows)
+    stack = fit_stack(*train, seed, unit[train_rows])
+    learned = float(score_rows(stack, *sides(train_rows[:CHUNK])).mean())
+    size = LARGE_BLOCK if learned > NEAR_CEILING * math.log(BLOCK) else BLOCK
+    draws = [[sides(rows) for rows in blocks(draw, size)[:MAX_BLOCKS]] for draw in split.draws]
+    statistics = [[block_statistics(stack.cross(*pair)) for pair in draw] for draw in draws]
+    half_fit = refit_on_half(stack, *train, seed)
+    unseen = sides(split.unseen)
+    value = score_rows(stack, *unseen)
+    loss = float((value - score_rows(half_fit, *unseen)).mean())
+    return FittedFold(
+        stack=stack,
+        rows=split.unseen,
+        value=value,
+        blocks=[block for draw in statistics for block in draw],
+        first_draw=len(statistics[0]),
+        log_ratio=_mean_over_draws([[block.log_ratio for block in draw] for draw in statistics]),
+        bound=_mean_over_draws([[block.bound for block in draw] for draw in statistics]),
+        terms=_mean_over_draws([[block.terms for block in draw] for draw in statistics]),
+        learned=learned,
+        step=loss - _level_change(half_fit, draws[0], statistics[0]),
+        block_size=min(len(block.bound) for block in statistics[0]),
+        unseen_levels=_unseen_level_share(*unseen),
+        detectable=_detectable_information(*train),
+        rows_learned=len(train_rows),
+    )
+
+
+def _detectable_information(x: SideRows, y: SideRows) -> float:
+    """Minimum detectable information for this dimension and sample size, in nats.
+
+    A dependence with k free parameters costs k / 2n nats to learn from n rows (Wilks 1938), capped because ratios
+    are shrunk towards independence; chance moves that by its square root.
+    """
+    rows = len(x)
+    free = x.degrees_of_freedom(FUNCTIONS_PER_NUMBER) * y.degrees_of_freedom(FUNCTIONS_PER_NUMBER)
+    numeric = x.code is None and y.code is None
+    cap = rows * (MAX_NUMBER_FREEDOM if numeric else MAX_LEVEL_FREEDOM)
+    return (min(free, cap) + math.sqrt(2 * min(free, rows))) / (2 * rows)
+
+
+def _level_change(
+    half_fit: Ratio, pairs: list[tuple[SideRows, SideRows]], full_fit: list[BlockStatistics]
+) -> float:
+    """How much lower the level of InfoNCE's denominators is with the half fit than with the full fit, in nats.
+
+    The level is the mean of r under independence, row by row, so that an outlier counts as one row. Near its ceiling
+    InfoNCE shows no difference, and the levels are taken as equal.
+    """
+    pairs, full_fit = pairs[:HALF_FIT_BLOCKS], full_fit[:HALF_FIT_BLOCKS]
+    if any(block.bound.mean() > NEAR_CEILING * math.log(len(block.log_ratio)) for block in full_fit):
+        return 0.0
+    level = np.mean([block.log_ratio.mean() - block.bound.mean() for block in full_fit])
+    return float(level - np.mean([_row_level(half_fit.cross(*pair)) for pair in pairs]))
+
+
+def _row_level(f: Float[np.ndarray, "row key"]) -> float:
+    return float((logsumexp(f, axis=1) - math.log(f.shape[1])).mean())
+
+
+def _unseen_level_share(x: SideRows, y: SideRows) -> float:
+    new = [np.zeros(len(side), bool) if side.code is None else side.code < 0 for side in (x, y)]
+    return float((new[0] | new[1]).mean())
+
+
+def _mean_over_draws(draws: list[list[np.ndarray]]) -> Float[np.ndarray, "unit"]:
+    return np.mean([np.concatenate(draw) for draw in draws], axis=0)
+
+
+def score_rows(ratio: Ratio, x: SideRows, y: SideRows) -> Float[np.ndarray, "row"]:
+    """log r of every row, in chunks."""
+    parts = [np.arange(a, min(a + CHUNK, len(x))) for a in range(0, len(x), CHUNK)]
+    return np.concatenate([ratio.pairs(x[part], y[part]) for part in parts])
+
+
+def log_mean_mismatched(f: Float[np.ndarray, "row key"]) -> float:
+    """log of the mean of e^f over pairs that do not belong together."""
+    mismatched = f[~np.eye(len(f), dtype=bool)]
+    return float(logsumexp(mismatched) - math.log(len(mismatched)))
+
+
+def block_statistics(f: Float[np.ndarray, "row row"]) -> BlockStatistics:
+    """Reduces the scores of all pairs of a block."""
+    m = len(f)
+    total = logsumexp(f, axis=1)
+    share = np.exp(f - total[:, None])
+    log_ratio = np.diagonal(f)
+    bound = log_ratio - total + math.log(m)
+    level = log_mean_mismatched(f)
+    weight = np.exp(np.clip(f - level, -50, 50))
+    np.fill_diagonal(weight, 0.0)
+    centred = f - f.mean(axis=1, keepdims=True) - f.mean(axis=0, keepdims=True) + f.mean()
+    mismatched = f[~np.eye(m, dtype=bool)]
+    return BlockStatistics(
+        level,
+        log_ratio.copy(),
+        bound - (share.sum(axis=0) - 1),
+        log_ratio - level - (weight.sum(axis=0) + weight.sum(axis=1)) / (m - 1) + 2,
+        expected_variance(torch.from_numpy(f)),
+        effective_samples(torch.from_numpy(f)),
+        float(log_ratio.sum() - m * f.mean()),
+        float((centred**2).sum() / (m - 1)),
+        np.stack([np.histogram(log_ratio, EDGES)[0], np.histogram(mismatched, EDGES)[0] / (m - 1)]),
+    )
+
+
+def mean_expected_variance(folds: list[FittedFold]) -> float:
+    """The mean of `expected_variance` over all blocks."""
+    return float(np.mean([block.expected for fold in folds for block in fold.blocks]))
+
+
+def independence_p_value(folds: list[FittedFold]) -> float:
+    """p-value of independence, by permutations of y.
+
+    The sum of f over unseen rows is compared with its distribution over permutations, which is normal in the limit
+    with known mean and variance (Hoeffding 1951). Critics were fitted to other rows, so none is fitted again.
+
+    Two folds meet twice, the rows of each under the critic of the other. Under independence both are nearly the same
+    number, so the variance of the sum over folds is twice that of its parts.
+    """
+    z = []
+    for fold in folds:
+        first_draw = fold.blocks[: fold.first_draw]
+        variance = sum(block.variance for block in first_draw)
+        z.append(sum(block.excess for block in first_draw) / math.sqrt(variance + 1e-12))
+    return float(norm.sf(sum(z) / math.sqrt(FOLD_VARIANCE * len(z))))
+
+
+def infonce_value(folds: list[FittedFold]) -> tuple[float, float]:
+    """InfoNCE over all unseen rows and its standard error, in nats.
+
+    Unless the value is clearly above zero, folds count as dependent (see `independence_p_value`).
+    """
+    terms = np.concatenate([fold.bound - fold.bound.mean() for fold in folds])
+    value = float(np.mean([fold.bound.mean() for fold in folds]))
+    variance = float((terms**2).sum()) / (len(terms) - len(folds))
+    error = math.sqrt(max(variance, mean_expected_variance(folds)) / len(terms))
+    return value, error if value > CLEAR_ERRORS * error else error * math.sqrt(FOLD_VARIANCE)
+
+
+def mean_weights(folds: list[FittedFold]) -> dict[str, float]:
+    """Mean weight of each ratio over the folds, in falling order."""
+    total: dict[str, float] = {}
+    for fold in folds:
+        for name, weight in zip(fold.stack.names, fold.stack.weights, strict=True):
+            total[name] = total.get(name, 0.0) + float(weight) / len(folds)
+    return dict(sorted(total.items(), key=lambda item: -item[1]))
+
+
+def pointwise_values(folds: list[FittedFold], rows: int) -> Float[np.ndarray, "row"]:
+    """log p(x, y) / (p(x) p(y)) at every row, by the stack that did not see it."""
+    values = np.empty(rows)
+    for fold in folds:
+        values[fold.rows] = fold.value - normaliser(fold)
+    return values
+
+
+def calibration(folds: list[FittedFold]) -> list[tuple[float, float]]:
+    """(predicted log r, log of how much more frequent it is among rows than mismatched pairs): equal if r is right."""
+    counts = np.sum([block.histogram for fold in folds for block in fold.blocks], axis=0)
+    middle = (EDGES[1:] + EDGES[:-1]) / 2
+    level = float(np.mean([normaliser(fold) for fold in folds]))
+    enough = (counts >= MIN_BIN_COUNT).all(axis=0)
+    return [
+        (float(place - level), float(math.log(rows / mismatched)))
+        for place, rows, mismatched in zip(middle[enough], *counts[:, enough], strict=True)
+    ]
+
+
+def normaliser(fold: FittedFold) -> float:
+    """log of the mean of r under independence, if enough pairs carry it; else 0, as the ratio claims."""
+    minimum = min(MIN_EFFECTIVE_SAMPLES, fold.block_size / 3)
+    return fold.log_mean if min(block.effective for block in fold.blocks) >= minimum else 0.0
