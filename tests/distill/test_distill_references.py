@@ -45,8 +45,8 @@ class Frozen:
         self.scores = torch.randn(WIDTH, CLASSES, generator=draw, dtype=torch.float64)
 
     def __call__(self, view: Tensor) -> TeacherOutput:
-        seen = torch.tanh(view @ self.features)
-        return TeacherOutput(seen, 3 * seen @ self.scores)
+        activations = torch.tanh(view @ self.features)
+        return TeacherOutput(activations, 3 * activations @ self.scores)
 
 
 def student(weight: float = CONTRAST, direction: Literal["both", "student"] = "both") -> Distilled:
@@ -98,19 +98,19 @@ class Reference:
 
     def scores(self, batch: Batch) -> list[list[tuple[Tensor, list[Tensor]]]]:
         """For each direction and anchor: f with its own row of the other's bank, and with every row of another class."""
-        both = []
+        pairs = []
         for anchors, bank in zip(self.embedded(batch), (self.bank[1], self.bank[0]), strict=True):
             rows = []
             for u, i in zip(anchors, batch.index.tolist(), strict=True):
-                others = [(u * bank[j]).sum() / TAU for j in range(INSTANCES) if LABELS[j] != LABELS[i]]
-                rows.append(((u * bank[i]).sum() / TAU, others))
-            both.append(rows)
-        return both
+                negatives = [(u * bank[j]).sum() / TAU for j in range(INSTANCES) if LABELS[j] != LABELS[i]]
+                rows.append(((u * bank[i]).sum() / TAU, negatives))
+            pairs.append(rows)
+        return pairs
 
     def advance(self, batch: Batch) -> None:
         with torch.no_grad():
-            for place, fresh in enumerate(self.embedded(batch)):
-                for z, i in zip(fresh, batch.index.tolist(), strict=True):
+            for place, embedding in enumerate(self.embedded(batch)):
+                for z, i in zip(embedding, batch.index.tolist(), strict=True):
                     moved = 0.5 * self.bank[place, i] + 0.5 * z
                     self.bank[place, i] = moved / moved.square().sum().sqrt()
 
@@ -119,13 +119,15 @@ class Reference:
         scores, total = self.scores(batch), torch.zeros((), dtype=torch.float64)
         constants = []
         for rows in scores:
-            every = [f for own, others in rows for f in (own, *others)]
+            every = [f for positive, negatives in rows for f in (positive, *negatives)]
             first = sum(math.exp(float(f.detach())) for f in every) / len(every)
             constants.append(first if self.z is None else self.z)
-            for own, others in rows:
-                n, big = len(others), constants[-1] * INSTANCES  # Z = M times the mean
+            for positive, negatives in rows:
+                n, big = len(negatives), constants[-1] * INSTANCES  # Z = M times the mean
                 chance = lambda f, n=n, big=big: (f.exp() / big) / (f.exp() / big + n / INSTANCES)
-                total = total - (chance(own).log() + sum((1 - chance(f)).log() for f in others)) / len(rows)
+                total = total - (
+                    chance(positive).log() + sum((1 - chance(f)).log() for f in negatives)
+                ) / len(rows)
         if self.z is None:
             self.z = sum(constants) / len(constants)
         return CONTRAST * total
@@ -134,10 +136,12 @@ class Reference:
         """Song & Ermon 2020, Eq. 4, as a loss: log(m / alpha) - L_alpha."""
         total = torch.zeros((), dtype=torch.float64)
         for rows in self.scores(batch):
-            for own, others in rows:
-                m = 1 + len(others)
+            for positive, negatives in rows:
+                m = 1 + len(negatives)
                 b = (m - alpha) / (m - 1)
-                value = (m * own.exp() / (alpha * own.exp() + b * sum(f.exp() for f in others))).log()
+                value = (
+                    m * positive.exp() / (alpha * positive.exp() + b * sum(f.exp() for f in negatives))
+                ).log()
                 total = total + (self.ceiling(alpha) - value) / len(rows)
         return CONTRAST * total
 
@@ -147,9 +151,9 @@ class Reference:
         for rows in self.scores(batch):
             n, m = len(rows), 1 + len(rows[0][1])
             b = (m - alpha) / (m - 1)
-            below = alpha * sum(own.exp() for own, _ in rows)
-            below = below + b * sum(f.exp() for _, others in rows for f in others)
-            value = sum((n * m * own.exp() / below).log() for own, _ in rows) / n
+            denominator = alpha * sum(positive.exp() for positive, _ in rows)
+            denominator = denominator + b * sum(f.exp() for _, negatives in rows for f in negatives)
+            value = sum((n * m * positive.exp() / denominator).log() for positive, _ in rows) / n
             total = total + self.ceiling(alpha) - value
         return CONTRAST * total
 
@@ -175,15 +179,15 @@ def assert_same(method: Method, loss: Tensor, reference: Tensor) -> None:
     weights = [w for w in method.parameters() if w.requires_grad]
     ours, theirs = (torch.autograd.grad(value, weights, allow_unused=True) for value in (loss, reference))
     assert any(gradient is not None and bool(gradient.any()) for gradient in theirs)
-    for one, other in zip(ours, theirs, strict=True):
-        if one is not None or other is not None:
+    for one, expected in zip(ours, theirs, strict=True):
+        if one is not None or expected is not None:
             assert one is not None
             torch.testing.assert_close(
-                one, torch.zeros_like(one) if other is None else other, rtol=1e-9, atol=1e-12
+                one, torch.zeros_like(one) if expected is None else expected, rtol=1e-9, atol=1e-12
             )
 
 
-def test_crd_is_its_equation_over_several_steps_and_its_constant_stays_that_of_the_first() -> None:
+def test_crd_equals_its_equation_over_steps_with_the_constant_of_the_first() -> None:
     bound = ConstantNCE()
     method = contrasting(bound)
     reference = Reference(method)
@@ -200,7 +204,7 @@ def test_crd_is_its_equation_over_several_steps_and_its_constant_stays_that_of_t
 
 
 @pytest.mark.parametrize("alpha", [1.0, 0.1, 0.01])
-def test_l_alpha_and_j_alpha_are_their_equations(alpha: float) -> None:
+def test_l_alpha_and_j_alpha_equal_their_equations(alpha: float) -> None:
     bounds: dict[str, AbstractBound] = {"l_alpha": AlphaCPC(alpha), "j_alpha": MultiLabelCPC(alpha)}
     for batch, (name, bound) in itertools.product(batches(1), bounds.items()):
         method = contrasting(bound)
@@ -232,7 +236,7 @@ def test_a_sum_is_the_sum_of_its_terms() -> None:
     assert_same(method, method(batch).loss, Reference(method).crd(batch) + KD_WEIGHT * kd + CE_WEIGHT * ce)
 
 
-def test_several_contrasts_are_the_sum_of_their_equations_and_each_keeps_its_memory() -> None:
+def test_several_contrasts_sum_and_have_separate_banks() -> None:
     """crd + infonce + ml-cpc over the same scores, banks and constant moving; without ceiling, since crd has none."""
     alpha = 0.1
     bound = PARTS["nce-constant+alpha-cpc+ml-cpc"](alpha=alpha)
@@ -241,8 +245,8 @@ def test_several_contrasts_are_the_sum_of_their_equations_and_each_keeps_its_mem
     for batch in batches(3):
         outcome = method(batch)
         sums = [reference.l_alpha(batch, alpha), reference.j_alpha(batch, alpha)]
-        below = [loss - 2 * CONTRAST * reference.ceiling(alpha) for loss in sums]  # both directions
-        assert_same(method, outcome.loss, reference.crd(batch) + sum(below))
+        shifted = [loss - 2 * CONTRAST * reference.ceiling(alpha) for loss in sums]  # both directions
+        assert_same(method, outcome.loss, reference.crd(batch) + sum(shifted))
         reference.advance(batch)
         method.advance(outcome)
         assert reference.z is not None
@@ -250,15 +254,15 @@ def test_several_contrasts_are_the_sum_of_their_equations_and_each_keeps_its_mem
     assert [name for name in method.state_dict() if "log_z" in name] == ["bound.remembered.0.log_z"]
 
 
-def beside(**weights: float) -> Method:
+def with_weights(**weights: float) -> Method:
     torch.manual_seed(4)
     prior = Distillation(**{"labels": 0.0, **weights}, dim=FEATURES, teacher_width=WIDTH)
     return Method(student(0.0), Cosine(1.0), NoNegatives(), Everyone(), Agreement(), prior=prior).double()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 4.0])
-def test_kd_alone_is_hintons_and_needs_no_labels(temperature: float) -> None:
-    method, (batch,) = beside(kd=1.0, temperature=temperature), batches(1)
+def test_kd_equals_hinton_2015_and_needs_no_labels(temperature: float) -> None:
+    method, (batch,) = with_weights(kd=1.0, temperature=temperature), batches(1)
     unlabelled = Batch(batch.views, batch.index)
     logits = method.encoders.classifier()(method.encoders.network.backbone(batch.views[0]))  # type: ignore[attr-defined,misc]
     reference = kd_reference(logits, Frozen()(batch.views[0]).logits, temperature)  # type: ignore[arg-type]
@@ -266,8 +270,8 @@ def test_kd_alone_is_hintons_and_needs_no_labels(temperature: float) -> None:
     assert method(unlabelled).nats is None
 
 
-def test_labels_count_where_they_are_known() -> None:
-    method, (batch,) = beside(labels=1.0), batches(1)
+def test_instances_without_labels_are_skipped() -> None:
+    method, (batch,) = with_weights(labels=1.0), batches(1)
     assert batch.labels is not None
     some = batch.labels.clone()
     some[::2] = -1
@@ -277,37 +281,37 @@ def test_labels_count_where_they_are_known() -> None:
     assert method(Batch(batch.views, batch.index)).loss.item() == 0.0
 
 
-def test_cosine_and_relational_are_their_equations() -> None:
+def test_cosine_and_relational_equal_their_equations() -> None:
     """1 - cos(W h, t); Park et al. 2019, Eq. 5-7: Huber's loss of distances over their mean, over all pairs of rows."""
     (batch,) = batches(1)
     teacher = Frozen()(batch.views[0]).features
-    method = beside(cosine=1.0)
+    method = with_weights(cosine=1.0)
     features = method.encoders.network.backbone(batch.views[0])  # type: ignore[attr-defined]
     matched = features @ method.prior.match.weight.T + method.prior.match.bias  # type: ignore[union-attr]
     cosines = [(a @ b) / (a.norm() * b.norm()) for a, b in zip(matched, teacher, strict=True)]
     assert_same(method, method(batch).loss, 1 - sum(cosines) / len(cosines))
-    method = beside(relational=1.0)
+    method = with_weights(relational=1.0)
     features = method.encoders.network.backbone(batch.views[0])  # type: ignore[attr-defined]
     pairs = list(itertools.combinations(range(len(teacher)), 2))
     ours, theirs = (
         torch.stack([(rows[i] - rows[j]).square().sum().sqrt() for i, j in pairs])
         for rows in (features, teacher)
     )
-    apart = (ours / ours.mean() - theirs / theirs.mean()).abs()
-    huber = torch.where(apart <= 1, apart.square() / 2, apart - 0.5).mean()
+    differences = (ours / ours.mean() - theirs / theirs.mean()).abs()
+    huber = torch.where(differences <= 1, differences.square() / 2, differences - 0.5).mean()
     assert_same(method, method(batch).loss, huber)
 
 
-def test_in_chunks_the_loss_and_its_gradient_are_the_same() -> None:
+def test_chunks_do_not_change_loss_and_gradient() -> None:
     torch.manual_seed(4)
     prior = Distillation(CE_WEIGHT, KD_WEIGHT, dim=FEATURES, teacher_width=WIDTH)
     method, (batch,) = contrasting(MultiLabelCPC(0.5), prior), batches(1)
-    whole = method(batch).loss
+    unchunked = method(batch).loss
     method.encoding = Encoding(chunk=2)
-    assert_same(method, method(batch).loss, whole)
+    assert_same(method, method(batch).loss, unchunked)
 
 
-def test_in_a_batch_students_stand_beside_students_and_teachers_beside_teachers() -> None:
+def test_in_batch_candidates_of_students_and_teachers() -> None:
     """Of both views of the others, a student's anchor meets the teacher's keys alone: with two views 2N - 2 of them (SimCLR's batch)."""
     method = Method(student(), Cosine(TAU), InBatch("both"), Everyone(), InfoNCE()).double()
     first, second = batches(2)
@@ -322,15 +326,15 @@ def test_in_a_batch_students_stand_beside_students_and_teachers_beside_teachers(
         every = torch.cat(keys) / TAU
         for place, rows in enumerate(anchors):
             for i, u in enumerate(rows):
-                others = [every[k] @ u for k in range(12) if k % 6 != i]
-                own = keys[place][i] @ u / TAU
-                total = total - (own - torch.stack([own, *others]).logsumexp(0)) / 12
+                negatives = [every[k] @ u for k in range(12) if k % 6 != i]
+                positive = keys[place][i] @ u / TAU
+                total = total - (positive - torch.stack([positive, *negatives]).logsumexp(0)) / 12
     assert_same(method, method(batch).loss, CONTRAST * total)
 
 
-def test_only_the_student_is_contrasted_when_asked() -> None:
+def test_one_direction_contrasts_the_student_only() -> None:
     assert len(student(direction="student").pairs(1, True)) == 1
-    both = student().pairs(2, True)
-    assert {(p.anchor, p.key) for p in both} == {(0, 1), (2, 3), (1, 0), (3, 2)}
-    assert sum(p.weight for p in both) == pytest.approx(2 * CONTRAST)
+    pairs = student().pairs(2, True)
+    assert {(p.anchor, p.key) for p in pairs} == {(0, 1), (2, 3), (1, 0), (3, 2)}
+    assert sum(p.weight for p in pairs) == pytest.approx(2 * CONTRAST)
     assert student(0.0).pairs(1, True) == ()

@@ -69,9 +69,9 @@ def words(**settings: Any) -> list[str]:
     return [f"{key}={value}" for key, value in {**STUDENT, **settings}.items()]
 
 
-def test_killed_and_resumed_it_ends_bit_equal_banks_and_constant_included(home: Path, tmp_path: Path) -> None:
+def test_resuming_after_a_kill_equals_never_stopping(home: Path, tmp_path: Path) -> None:
     """A real process and a real SIGKILL between two checkpoints of `crd+kd`, whose banks, constant and draws must go on as they were."""
-    asked = words(objective="crd+kd", checkpoint_every=1, epochs=6, **{"selection.sample": 20})
+    settings_words = words(objective="crd+kd", checkpoint_every=1, epochs=6, **{"selection.sample": 20})
     command = [
         sys.executable,
         "-m",
@@ -79,56 +79,54 @@ def test_killed_and_resumed_it_ends_bit_equal_banks_and_constant_included(home: 
         "distill",
         str(home / "teacher"),
         str(home / "labelled.npz"),
-        *asked,
+        *settings_words,
         "--quiet",
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    subprocess.run([*command, "--out", str(whole)], check=True, env=environment)
-    child = subprocess.Popen([*command, "--out", str(cut)], env=environment)
-    while checkpoints.last_named(cut / "ckpt") < 3 and child.poll() is None:
+    complete, killed = tmp_path / "whole", tmp_path / "cut"
+    subprocess.run([*command, "--out", str(complete)], check=True, env=environment)
+    child = subprocess.Popen([*command, "--out", str(killed)], env=environment)
+    while checkpoints.last_named(killed / "ckpt") < 3 and child.poll() is None:
         time.sleep(0.005)
     child.kill()
     assert child.wait() in (-signal.SIGKILL, 0)
-    subprocess.run([*command, "--out", str(cut)], check=True, env=environment)
-    expected, found = state(whole), state(cut)
-    assert expected.keys() == found.keys()
-    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
-    assert {"method/negatives.rows", "method/bound.log_z"} <= found.keys()
-    assert found["method/negatives.rows"].shape == (
+    subprocess.run([*command, "--out", str(killed)], check=True, env=environment)
+    expected, result = state(complete), state(killed)
+    assert expected.keys() == result.keys()
+    assert [name for name in expected if not torch.equal(expected[name], result[name])] == []
+    assert {"method/negatives.rows", "method/bound.log_z"} <= result.keys()
+    assert result["method/negatives.rows"].shape == (
         2,
         64,
         128,
     )  # the student's and the teacher's, a row for each picture
-    assert torch.isfinite(found["method/bound.log_z"])
+    assert torch.isfinite(result["method/bound.log_z"])
     losses = [
         [r["loss"] for r in read_metrics(run / "metrics.jsonl") if r["kind"] == "train"]
-        for run in (whole, cut)
+        for run in (complete, killed)
     ]
     assert losses[0] == losses[1]
 
 
 def test_the_teacher_is_frozen_and_no_part_of_the_student(home: Path, tmp_path: Path) -> None:
     teacher = load_teacher(home / "teacher")
-    before = {name: tensor.clone() for name, tensor in teacher.state_dict().items()}
+    first_weights = {name: tensor.clone() for name, tensor in teacher.state_dict().items()}
     run = nf.distill(
         teacher, str(home / "plain.npz"), out=tmp_path / "run", objective="infonce+kd", quiet=True, **STUDENT
     )
-    after = teacher.train().state_dict()
+    later_weights = teacher.train().state_dict()
     assert not teacher.training
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    held = state(run.path)
+    assert all(torch.equal(first_weights[name], later_weights[name]) for name in first_weights)
+    stored = state(run.path)
     body = sum(weight.numel() for weight in run.encoder().parameters())
     assert (
-        sum(t.numel() for name, t in held.items() if name.startswith("method/encoders.network.backbone"))
+        sum(t.numel() for name, t in stored.items() if name.startswith("method/encoders.network.backbone"))
         >= body
     )
-    assert not any("guide" in name or "teacher" in name for name in held)
+    assert not any("guide" in name or "teacher" in name for name in stored)
 
 
-def test_it_evaluates_exports_and_teaches_without_its_teacher_and_resumes_only_with_it(
-    home: Path, tmp_path: Path
-) -> None:
+def test_a_student_needs_its_teacher_only_to_resume(home: Path, tmp_path: Path) -> None:
     teacher = tmp_path / "teacher"
     shutil.copytree(home / "teacher", teacher)
     out, data = tmp_path / "run", str(home / "labelled.npz")
@@ -158,12 +156,12 @@ def test_weights_files_teach_with_their_classifier(home: Path, tmp_path: Path) -
         {"state_dict": {f"module.{name}": tensor for name, tensor in weights.items()}}, tmp_path / "w.pth"
     )
     save_file(weights, tmp_path / "w.safetensors")
-    found = [load_teacher(f"resnet20:{tmp_path / name}") for name in ("w.pth", "w.safetensors")]
-    assert found[0].digest == found[1].digest
+    result = [load_teacher(f"resnet20:{tmp_path / name}") for name in ("w.pth", "w.safetensors")]
+    assert result[0].digest == result[1].digest
     view = torch.randn(2, 3, 32, 32)
     expected = net.eval()(view)
-    torch.testing.assert_close(found[0](view).features, expected)
-    torch.testing.assert_close(found[0](view).logits, expected @ weights["fc.weight"].T + weights["fc.bias"])
+    torch.testing.assert_close(result[0](view).features, expected)
+    torch.testing.assert_close(result[0](view).logits, expected @ weights["fc.weight"].T + weights["fc.bias"])
     run = nf.distill(
         f"resnet20:{tmp_path / 'w.pth'}",
         str(home / "plain.npz"),
@@ -181,15 +179,15 @@ def test_weights_files_teach_with_their_classifier(home: Path, tmp_path: Path) -
     ) == (224, None)
 
 
-def test_views_are_shown_to_a_teacher_as_it_knows_them() -> None:
+def test_views_are_converted_for_the_teacher() -> None:
     """Its mean and deviation in place of the student's, grey for colour and back, its side."""
     ours = IMAGE.reader.example_description(1)
     theirs = IMAGE.reader.description(
         {**ours.as_plain(), "size": 24, "mean": [0.2, 0.3, 0.4], "std": [0.1, 0.2, 0.3]}
     )
     pixels = torch.rand(2, 3, 32, 32)
-    seen = IMAGE.view_converter(ours, theirs, "teacher")((pixels - 0.5) / 0.25)
-    assert seen.shape == (2, 3, 24, 24)
+    converted = IMAGE.view_converter(ours, theirs, "teacher")((pixels - 0.5) / 0.25)
+    assert converted.shape == (2, 3, 24, 24)
     flat = IMAGE.view_converter(ours, theirs, "teacher")(torch.full((1, 3, 32, 32), (0.7 - 0.5) / 0.25))
     torch.testing.assert_close(
         flat[0, :, 0, 0], (0.7 - torch.tensor([0.2, 0.3, 0.4])) / torch.tensor([0.1, 0.2, 0.3])
@@ -234,9 +232,9 @@ def test_the_default_objective_follows_the_teacher(
         **SMALL,
     )
     assert main(["distill", str(simclr.path), str(home / "plain.npz"), "--print-config", *words()]) == 0
-    said = capsys.readouterr().out
-    assert "nce-constant" in said
-    assert "kd: 0.0" in said
+    message = capsys.readouterr().out
+    assert "nce-constant" in message
+    assert "kd: 0.0" in message
 
 
 REFUSED = {
@@ -258,7 +256,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_distilled_gets_a_sentence(
+def test_bad_input_is_one_sentence(
     case: str, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (home / "table.csv").write_text("a,b\n" + "\n".join(f"{k},{k % 7}" for k in range(40)))
@@ -271,7 +269,7 @@ def test_what_cannot_be_distilled_gets_a_sentence(
             backbone="resnet8-w16",
             **{**SMALL, "epochs": 1},
         )
-    here = [
+    arguments = [
         word
         if "=" in word
         else f"{word.partition(':')[0]}:{home / word.partition(':')[2]}"
@@ -280,14 +278,14 @@ def test_what_cannot_be_distilled_gets_a_sentence(
         for word in case.split()
     ]
     settings = words() if case else []
-    assert main(["distill", *here, *settings, "--out", str(tmp_path / "run"), "--quiet"]) == 2
-    said = capsys.readouterr().err
-    assert REFUSED[case].format(home=home) in said
-    assert said.count("\n") == 1
+    assert main(["distill", *arguments, *settings, "--out", str(tmp_path / "run"), "--quiet"]) == 2
+    message = capsys.readouterr().err
+    assert REFUSED[case].format(home=home) in message
+    assert message.count("\n") == 1
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
-def test_without_a_teacher_the_recipe_says_how(
+def test_recipe_without_a_teacher_is_explained(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
@@ -307,24 +305,24 @@ def test_without_a_teacher_the_recipe_says_how(
     assert "nearfar distill TEACHER DATA" in capsys.readouterr().err
 
 
-def test_two_ranks_distil_as_one() -> None:
+def test_two_ranks_equal_one() -> None:
     """Loss, gradient and weights after some steps: banks, constant and class scores of both ranks, in float64."""
-    found = compare(2, {"distill": CASES["distill"]}, steps=3)["distill"]
-    assert max(found.values()) < 1e-9, json.dumps(found)
+    result = compare(2, {"distill": CASES["distill"]}, steps=3)["distill"]
+    assert max(result.values()) < 1e-9, json.dumps(result)
 
 
-def test_another_teacher_that_saw_what_is_kept_aside_proves_nothing(tmp_path: Path) -> None:
+def test_a_teacher_trained_on_held_out_data_voids_the_proof(tmp_path: Path) -> None:
     """A student that goes on with a teacher trained on everything may no longer be called proven (--allow-change)."""
     quick: dict[str, Any] = {"image_size": 8, "batch_size": 64, "workers": 0, "quiet": True, "probe_every": 0}
-    kept = {"backbone": "resnet8-w8", "epochs": 1, "held_out": 0.1}
+    common = {"backbone": "resnet8-w8", "epochs": 1, "held_out": 0.1}
     for name, share in (("kept", 0.1), ("all", 0.0)):
-        nf.train("digits", tmp_path / name, **{**quick, **kept, "held_out": share})
-    asked: dict[str, Any] = {**quick, **kept, "objective": "infonce"}
+        nf.train("digits", tmp_path / name, **{**quick, **common, "held_out": share})
+    settings_words: dict[str, Any] = {**quick, **common, "objective": "infonce"}
     out = tmp_path / "student"
 
     def claim(teacher: str, epochs: int) -> str:
         run = nf.distill(
-            str(tmp_path / teacher), "digits", out, allow_change=True, **{**asked, "epochs": epochs}
+            str(tmp_path / teacher), "digits", out, allow_change=True, **{**settings_words, "epochs": epochs}
         )
         return [row["status"] for row in run.metrics if row["kind"] == "held-out"][-1]
 
@@ -346,17 +344,17 @@ def test_a_temperature_without_a_contrast_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("classifier", "said"),
+    ("classifier", "message"),
     [
         (nn.Linear(9, 4), "the classifier of the teacher Flatten does not take its 192 features"),
         (nn.Sequential(nn.Linear(192, 4), nn.Unflatten(1, (2, 2))), "must give a tensor of rows and classes"),
     ],
 )
 def test_a_classifier_that_does_not_fit_its_teacher_is_refused(
-    classifier: nn.Module, said: str, tmp_path: Path
+    classifier: nn.Module, message: str, tmp_path: Path
 ) -> None:
     images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         nf.distill(
             nf.Teacher(nn.Flatten(), classifier, size=8), images, tmp_path / "s", objective="kd", quiet=True
         )

@@ -1,4 +1,4 @@
-"""Many instances, few labels: what is kept of the head, which labels are used, stages that go on after a kill, and a table that is what the runs say."""
+"""Few labels: the cut head, the choice of labels, resuming after a kill, and a table that equals the evaluation of the runs."""
 
 import html
 import json
@@ -54,28 +54,33 @@ def pretrained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.mark.parametrize("layers", [2, 3, 5])
 @pytest.mark.parametrize("norm", [True, False])
-def test_a_cut_head_is_the_first_layers_of_the_whole_one(layers: int, norm: bool) -> None:
+def test_a_cut_head_is_the_first_layers_of_the_full_head(layers: int, norm: bool) -> None:
     """Chen, Kornblith et al. 2020, sec. 2: with a head g = W3 s(W2 s(W1 .)), fine-tuning from its first layer keeps s(W1 f(x))."""
-    plan: dict[str, Any] = {"head": "mlp" if norm else "mlp-plain", "hidden": 7, "dim": 4, "layers": layers}
-    whole = HeadConfig(**plan).make_head(5)
+    head_config: dict[str, Any] = {
+        "head": "mlp" if norm else "mlp-plain",
+        "hidden": 7,
+        "dim": 4,
+        "layers": layers,
+    }
+    complete = HeadConfig(**head_config).make_head(5)
     x = torch.randn(6, 5)
     for cut in range(1, layers):
-        part = HeadConfig(**plan, cut=cut).make_head(5)
-        part.load_state_dict({name: whole.state_dict()[name] for name in part.state_dict()})
+        part = HeadConfig(**head_config, cut=cut).make_head(5)
+        part.load_state_dict({name: complete.state_dict()[name] for name in part.state_dict()})
         ours = part.eval()(x)
-        expected, seen = x, 0
-        for layer in whole.eval():  # type: ignore[attr-defined]
+        expected, relu_count = x, 0
+        for layer in complete.eval():  # type: ignore[attr-defined]
             expected = layer(expected)
-            seen += isinstance(layer, torch.nn.ReLU)
-            if seen == cut:
+            relu_count += isinstance(layer, torch.nn.ReLU)
+            if relu_count == cut:
                 break
         assert torch.equal(ours, expected)
     for wrong in (-1, layers):
         with pytest.raises(UserError, match=re.escape(f"encoders.cut was {wrong}")):
-            HeadConfig(**plan, cut=wrong)
+            HeadConfig(**head_config, cut=wrong)
 
 
-def test_fine_tuning_begins_with_the_pretrained_layers(pretrained: Run, data: Path) -> None:
+def test_fine_tuning_starts_from_the_pretrained_layers(pretrained: Run, data: Path) -> None:
     """Before its first step the fine-tuned network is W s(W1 f(x)) + b with the pretrained W1 and f."""
     head = {key: pretrained.settings.encoders[key] for key in ("head", "hidden", "layers")}
     method = nf.recipe(
@@ -84,15 +89,15 @@ def test_fine_tuning_begins_with_the_pretrained_layers(pretrained: Run, data: Pa
         backbone=pretrained.settings.backbone,
         encoders={**head, "cut": 1},
     )
-    said = start_from(method, str(pretrained.path), cut=1)
-    assert "first 1 of its head's layers" in said
+    message = start_from(method, str(pretrained.path), cut=1)
+    assert "first 1 of its head's layers" in message
     trained: Any = pretrained.method().encoders
     network = trained.network
     x = torch.from_numpy(rows(8, 5)["x"])
     inner = F.relu(network.head[1](network.head[0](network.backbone(x))))
     encoders: Any = method.eval().encoders
     assert torch.equal(encoders.network(x), inner)
-    other = nf.recipe(
+    second = nf.recipe(
         "supervised",
         data=data / "train.npz",
         backbone=pretrained.settings.backbone,
@@ -101,26 +106,26 @@ def test_fine_tuning_begins_with_the_pretrained_layers(pretrained: Run, data: Pa
     with pytest.raises(
         UserError, match=r"encoders\.cut was 1 with init=.*set encoders\.head, encoders\.hidden"
     ):
-        start_from(other, str(pretrained.path), cut=1)
+        start_from(second, str(pretrained.path), cut=1)
 
 
 def test_labels_are_a_share_a_number_or_a_file(data: Path, tmp_path: Path) -> None:
-    whole: Any = open_data(data / "train.npz")
-    assert len(choose_labels(whole, read_labels("0.25"), 0)) == 24
-    two: Any = choose_labels(whole, read_labels("2"), 0)
+    complete: Any = open_data(data / "train.npz")
+    assert len(choose_labels(complete, read_labels("0.25"), 0)) == 24
+    two: Any = choose_labels(complete, read_labels("2"), 0)
     assert np.bincount(two.labels).tolist() == [2, 2, 2]
-    one, other = (choose_labels(whole, 0.25, draw).paths for draw in (0, 1))
-    assert set(one) != set(other)
+    one, second = (choose_labels(complete, 0.25, draw).paths for draw in (0, 1))
+    assert set(one) != set(second)
     (tmp_path / "a.csv").write_text("index,label\n5,cat\n1,dog\n")
-    few: Any = choose_labels(whole, read_labels(str(tmp_path / "a.csv")), 0)
+    few: Any = choose_labels(complete, read_labels(str(tmp_path / "a.csv")), 0)
     assert (few.paths, few.labels.tolist(), few.classes) == (
-        (whole.paths[1], whole.paths[5]),
+        (complete.paths[1], complete.paths[5]),
         [1, 0],
         ("cat", "dog"),
     )
-    (tmp_path / "b.csv").write_text(f"path,label\n{whole.paths[7]},2\n")
-    named: Any = choose_labels(whole, tmp_path / "b.csv", 0)
-    assert named.labels.tolist() == [2]
+    (tmp_path / "b.csv").write_text(f"path,label\n{complete.paths[7]},2\n")
+    by_path: Any = choose_labels(complete, tmp_path / "b.csv", 0)
+    assert by_path.labels.tolist() == [2]
 
 
 @pytest.mark.parametrize(
@@ -132,17 +137,15 @@ def test_labels_are_a_share_a_number_or_a_file(data: Path, tmp_path: Path) -> No
         ("index,label\n3,1\n3,2\n", "names 1 instances twice"),
     ],
 )
-def test_a_file_of_labels_that_does_not_fit_is_refused(
-    content: str, sentence: str, data: Path, tmp_path: Path
-) -> None:
+def test_bad_label_file_is_refused(content: str, sentence: str, data: Path, tmp_path: Path) -> None:
     (tmp_path / "few.csv").write_text(content)
     with pytest.raises(UserError, match=re.escape(sentence)):
         choose_labels(open_data(data / "train.npz"), tmp_path / "few.csv", 0)
 
 
 @pytest.fixture(scope="module")
-def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The command, left alone."""
+def complete(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command, never interrupted."""
     out = tmp_path_factory.mktemp("semi")
     words = [
         str(data / "train.npz"),
@@ -158,47 +161,49 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_the_table_is_what_the_runs_say(whole: Path, data: Path) -> None:
-    """Top-1 of each classifier computed again, from the checkpoint: network, kept layers, table; the student has none of the head."""
-    told = json.loads((whole / "semi.json").read_text())
-    assert list(told["figures"]) == ["from scratch", "linear probe", "fine-tuned", "distilled"]
-    assert told["labels"] == 12
-    assert told["test"]["samples"] == 48
+def test_table_equals_evaluation_of_the_runs(complete: Path, data: Path) -> None:
+    """Top-1 of each classifier computed again from the checkpoint; the student has no head."""
+    content = json.loads((complete / "semi.json").read_text())
+    assert list(content["figures"]) == ["from scratch", "linear probe", "fine-tuned", "distilled"]
+    assert content["labels"] == 12
+    assert content["test"]["samples"] == 48
     test = rows(48, 1)
     for way, stage in (("from scratch", "scratch"), ("fine-tuned", "finetune"), ("distilled", "distil")):
-        run = Run.open(whole / stage)
+        run = Run.open(complete / stage)
         encoders: Any = run.method().encoders
-        known: Any = run.description
-        mean, std = (torch.tensor(values) for values in (known.mean, known.std))
+        description: Any = run.description
+        mean, std = (torch.tensor(values) for values in (description.mean, description.std))
         x = (torch.from_numpy(test["x"]) - mean) / std
         with torch.no_grad():
             inner = encoders.network(x)
-            said = encoders.table(inner).argmax(1).numpy()
-        assert told["figures"][way]["top1"] == pytest.approx((said == test["labels"]).mean(), abs=1e-12)
-    assert Run.open(whole / "finetune").settings.encoders["cut"] == 1
-    assert Run.open(whole / "distil").settings.init == str(whole / "pretrain")
+            predicted = encoders.table(inner).argmax(1).numpy()
+        assert content["figures"][way]["top1"] == pytest.approx(
+            (predicted == test["labels"]).mean(), abs=1e-12
+        )
+    assert Run.open(complete / "finetune").settings.encoders["cut"] == 1
+    assert Run.open(complete / "distil").settings.init == str(complete / "pretrain")
 
 
-def test_one_page_shows_the_table_and_every_stage(whole: Path) -> None:
-    told = json.loads((whole / "semi.json").read_text())
-    page = (whole / "report.html").read_text()
+def test_report_shows_the_table_and_every_stage(complete: Path) -> None:
+    content = json.loads((complete / "semi.json").read_text())
+    page = (complete / "report.html").read_text()
     summary = page[page.index('id="in-short"') : page.index('id="compared"')]
-    for way, found in told["figures"].items():
-        assert f'<th scope="row">{way}</th><td>{100 * found["top1"]:.1f}</td>' in summary
-    assert all(html.escape(verdict) in summary for verdict in told["verdicts"])
-    assert page.count('class="run"') == len(told["runs"]) == 4
+    for way, result in content["figures"].items():
+        assert f'<th scope="row">{way}</th><td>{100 * result["top1"]:.1f}</td>' in summary
+    assert all(html.escape(verdict) in summary for verdict in content["verdicts"])
+    assert page.count('class="run"') == len(content["runs"]) == 4
 
 
-def test_the_student_never_sees_a_label(whole: Path) -> None:
-    """Its description of the data has no classes of their own, and its loss is the teacher's word alone."""
-    student = Run.open(whole / "distil")
+def test_the_student_trains_without_labels(complete: Path) -> None:
+    """Its description of the data has no classes, and its loss uses the teacher only."""
+    student = Run.open(complete / "distil")
     assert student.facts["data"]["class_count"] is None
-    assert student.settings.encoders["teacher"] == str(whole / "finetune")
+    assert student.settings.encoders["teacher"] == str(complete / "finetune")
 
 
 @pytest.mark.slow
-def test_killed_in_its_last_stage_it_ends_in_the_same_bits(whole: Path, data: Path, tmp_path: Path) -> None:
-    """A real SIGKILL while the student learns; the same command again, and every stage's checkpoint is equal to that of `whole`."""
+def test_resuming_after_a_kill_equals_never_stopping(complete: Path, data: Path, tmp_path: Path) -> None:
+    """SIGKILL while the student trains, then the same command: every checkpoint equals that of the uninterrupted command."""
     out = tmp_path / "cut"
     words = [
         str(data / "train.npz"),
@@ -224,28 +229,28 @@ def test_killed_in_its_last_stage_it_ends_in_the_same_bits(whole: Path, data: Pa
         assert main(command) == 0
     assert (
         json.loads((out / "semi.json").read_text())["figures"]
-        == json.loads((whole / "semi.json").read_text())["figures"]
+        == json.loads((complete / "semi.json").read_text())["figures"]
     )
     for stage in ("pretrain", "scratch", "finetune", "distil"):
-        one, other = (checkpoints.newest(each / stage / "ckpt") for each in (whole, out))
+        one, second = (checkpoints.newest(folder / stage / "ckpt") for folder in (complete, out))
         assert one is not None
-        assert other is not None
-        mine, theirs = checkpoints.load(one)[0], checkpoints.load(other)[0]
+        assert second is not None
+        mine, theirs = checkpoints.load(one)[0], checkpoints.load(second)[0]
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-def test_a_run_that_is_there_a_smaller_student_and_several_draws(
+def test_existing_run_smaller_student_and_several_draws(
     pretrained: Run, data: Path, tmp_path: Path, capsys: Any
 ) -> None:
-    found = nf.semi(
+    result = nf.semi(
         "simclr", data / "train.npz", 0.25, tmp_path, test=data / "test.npz", init=pretrained.path, draws=2, same_labels=True,
         finetune={"epochs": 2}, distil={"epochs": 1, "batch_size": 16}, from_layer=2, quiet=True,
     )  # fmt: skip
     assert not (tmp_path / "pretrain").exists()
-    assert all(len(draws) == 2 for draws in found.figures.values())
+    assert all(len(draws) == 2 for draws in result.figures.values())
     assert Run.open(tmp_path / "draw-1" / "finetune").settings.encoders["cut"] == 2
-    assert [line.split(" above ")[0] for line in found.verdicts] == ["fine-tuned", "fine-tuned", "distilled"]
-    assert "over 2 draws" in str(found)
+    assert [line.split(" above ")[0] for line in result.verdicts] == ["fine-tuned", "fine-tuned", "distilled"]
+    assert "over 2 draws" in str(result)
 
 
 @pytest.mark.parametrize(
@@ -274,13 +279,13 @@ def test_bad_input_is_one_sentence(
         main(["semi", *(places.get(word, word) for word in words), "--out", str(tmp_path / "out"), "--quiet"])
         == 2
     )
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert "Traceback" not in said
+    message = capsys.readouterr().err
+    assert sentence in message
+    assert "Traceback" not in message
     assert not (tmp_path / "out").exists()
 
 
-def test_test_data_are_not_what_is_trained_on_and_every_listed_row_has_a_label(tmp_path: Path) -> None:
+def test_bad_test_data_labels_and_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--data was digits, which is also the training data"):
         nf.semi("simclr", "digits", 0.1, tmp_path / "a", test="digits", quiet=True)
     with pytest.raises(UserError, match=r"--data was digits, which is also the training data"):

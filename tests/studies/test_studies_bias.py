@@ -43,9 +43,9 @@ def test_correlation_carries_the_nats(nats: float) -> None:
 
 
 def test_nce_nears_the_truth_from_below_and_never_passes_log_k() -> None:
-    near = moments(1024, 0.0, nats=1.0, anchors=1500, draws=2, seed=3)
-    assert near["error"] < 0.01
-    assert 0.95 < near["mean"] < 1.0 + 2 * near["error"]
+    estimate = moments(1024, 0.0, nats=1.0, anchors=1500, draws=2, seed=3)
+    assert estimate["error"] < 0.01
+    assert 0.95 < estimate["mean"] < 1.0 + 2 * estimate["error"]
     capped = moments(4, 0.0, nats=6.0, anchors=300, draws=4, seed=3)
     assert 1.3 < capped["mean"] < math.log(4)
 
@@ -53,10 +53,10 @@ def test_nce_nears_the_truth_from_below_and_never_passes_log_k() -> None:
 def test_the_control_has_mean_zero_and_shrinks_the_error() -> None:
     z, control = estimates(64, 0.0, nats=1.0, anchors=4000, draws=2, seed=1)
     assert abs(control.mean()) < 4 * control.std() / math.sqrt(len(control))
-    plain = z.mean(axis=1).std() / math.sqrt(len(z))
-    found = moments(64, 0.0, nats=1.0, anchors=4000, draws=2, seed=1)
-    assert found["error"] < 0.5 * plain
-    assert found["mean"] == pytest.approx(z.mean(), abs=4 * plain)
+    plain_error = z.mean(axis=1).std() / math.sqrt(len(z))
+    estimate = moments(64, 0.0, nats=1.0, anchors=4000, draws=2, seed=1)
+    assert estimate["error"] < 0.5 * plain_error
+    assert estimate["mean"] == pytest.approx(z.mean(), abs=4 * plain_error)
 
 
 def test_mean_of_the_smallest_estimate_agrees_with_plain_sampling() -> None:
@@ -70,9 +70,9 @@ def test_mean_of_the_smallest_estimate_agrees_with_plain_sampling() -> None:
         return (density(y, rho * u, math.sqrt(1 - rho**2)) - density(y)).sum(axis=1)
 
     expected = (math.log(2) - np.logaddexp(0, f(w) - f(v))).mean()
-    found = moments(2, 0.0, nats=1.5, anchors=4000, draws=4, seed=0)
-    assert found["mean"] == pytest.approx(expected, abs=4 * found["error"])
-    assert found["error"] < 0.03
+    estimate = moments(2, 0.0, nats=1.5, anchors=4000, draws=4, seed=0)
+    assert estimate["mean"] == pytest.approx(expected, abs=4 * estimate["error"])
+    assert estimate["error"] < 0.03
 
 
 def test_a_small_run_shows_the_trade(tmp_path: Path) -> None:

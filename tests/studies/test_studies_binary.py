@@ -20,13 +20,13 @@ def enumerated(coins: Coins, alpha: float, multi: bool) -> BatchMoments:
     extra = 0 if coins.negatives == "batch" else n * (m - 1)
     values, weights = [], []
     for flips in itertools.product((0, 1), repeat=n + extra):
-        batch, drawn = flips[:n], flips[n:]
+        batch, draws = flips[:n], flips[n:]
         g = np.array([1 / chance[x] for x in batch])
         if coins.negatives == "batch":
-            others = [[batch[j] for j in range(n) if j != i] for i in range(n)]
+            negatives_of = [[batch[j] for j in range(n) if j != i] for i in range(n)]
         else:
-            others = [list(drawn[i * (m - 1) : (i + 1) * (m - 1)]) for i in range(n)]
-        negative = np.array([g[i] * sum(y == batch[i] for y in others[i]) for i in range(n)])
+            negatives_of = [list(draws[i * (m - 1) : (i + 1) * (m - 1)]) for i in range(n)]
+        negative = np.array([g[i] * sum(y == batch[i] for y in negatives_of[i]) for i in range(n)])
         if multi:
             terms = np.log(n * m * g / (alpha * g.sum() + beta * negative.sum()))
         else:

@@ -127,11 +127,11 @@ def test_ring_of_everyone_until_its_moment_is_the_base_until_then(tmp_path: Path
         settings = settings.model_copy(update={"log_every": 1})
         run = run_pretraining(settings, "digits", tmp_path / str(place), quiet=True)
         losses.append([row["loss"] for row in run.metrics if row["kind"] == "train"])
-    base, late, early = losses
-    half = len(base) // 2
-    assert late[:half] == base[:half]
-    assert late[half:] != base[half:]
-    assert early[0] != base[0]
+    base_losses, late_losses, early_losses = losses
+    half = len(base_losses) // 2
+    assert late_losses[:half] == base_losses[:half]
+    assert late_losses[half:] != base_losses[half:]
+    assert early_losses[0] != base_losses[0]
 
 
 def test_ring_with_fewer_candidates_than_the_sample_is_reported() -> None:

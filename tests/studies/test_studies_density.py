@@ -73,8 +73,8 @@ def test_a_small_run_nears_maximum_likelihood(tmp_path: Path) -> None:
         assert columns[log_z][-1] < columns[log_z][0]
         assert all(np.isfinite(columns[matrix]))
     assert len(list((tmp_path / "cells").iterdir())) == len(MODELS) * len(NUS)
-    again = run_study(STUDIES[0], tmp_path, ["points=400", "repeats=1"])
-    assert again.result == record.result
+    second = run_study(STUDIES[0], tmp_path, ["points=400", "repeats=1"])
+    assert second.result == record.result
 
 
 def test_too_little_is_refused(tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ def test_a_small_study_has_a_figure_for_every_objective_and_is_not_computed_twic
     # the teacher's run is kept; students' are removed
     assert len(list((tmp_path / "out" / "cells").glob("*/config.yaml"))) == 1
     monkeypatch.setattr(distillation, "run_pretraining", lambda *_, **__: pytest.fail("trained again"))
-    again = run_study(STUDIES[0], tmp_path / "out", words(tmp_path / "data.npz"))
-    assert again.result == first.result
+    second = run_study(STUDIES[0], tmp_path / "out", words(tmp_path / "data.npz"))
+    assert second.result == first.result
 
 
 def test_paper_values_stand_beside_similar_pairs() -> None:

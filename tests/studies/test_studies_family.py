@@ -102,8 +102,8 @@ def test_tables_follow_the_cells(tmp_path: Path) -> None:
     costs = [row.label for row in record.result.table("Cost of a training").rows]
     assert costs == ["supervised, seconds", "simclr, seconds", "simclr-ring, seconds"]
     assert all([path.name for path in file.parent.iterdir()] == ["result.json"] for file in files)
-    again = run_study(study, tmp_path, words)
-    assert again.result == record.result
+    second = run_study(study, tmp_path, words)
+    assert second.result == record.result
     assert {path: path.stat().st_mtime_ns for path in files} == files
 
 

@@ -43,17 +43,17 @@ SMALL = Study("small", "a small one", run, draw=lambda result: Figure())
 
 def test_result_file_has_paper_and_ours(tmp_path: Path) -> None:
     record = run_study(SMALL, tmp_path, ["seed=3"])
-    held = json.loads((tmp_path / "result.json").read_text())
-    assert held["paper"] == {"Table 1": {"a": 0.25, "claim": "rises"}}
-    assert held["ours"]["Table 1"] == {
+    content = json.loads((tmp_path / "result.json").read_text())
+    assert content["paper"] == {"Table 1": {"a": 0.25, "claim": "rises"}}
+    assert content["ours"]["Table 1"] == {
         "a": 1.5,
         "b": {"mean": 2.0, "sd": 0.125},
         "claim": "rises",
         "curves": {"x": {"x": [1, 2], "y": [3, 4]}},
     }
-    assert held["sources"] == {"Table 1": "A & B 2020, Table 1"}
-    assert held["command"] == "nearfar study small seed=3 rate=0.5 label=x"
-    assert held["remarks"] == ["it differs"]
+    assert content["sources"] == {"Table 1": "A & B 2020, Table 1"}
+    assert content["command"] == "nearfar study small seed=3 rate=0.5 label=x"
+    assert content["remarks"] == ["it differs"]
     text = record.text()
     assert [line.split() for line in text.splitlines()[:3]] == [
         ["Table", "1", "paper", "ours"],
@@ -189,8 +189,8 @@ def test_finished_cells_are_reused(tmp_path: Path) -> None:
         return {"pair": (1, 2.5)}
 
     first = Workspace(tmp_path, "s").run([cell(a=1, b=[2])], compute)
-    again = Workspace(tmp_path, "s").run([cell(b=(2,), a=1)], compute)
-    assert first == again == [{"pair": [1, 2.5]}]
+    second = Workspace(tmp_path, "s").run([cell(b=(2,), a=1)], compute)
+    assert first == second == [{"pair": [1, 2.5]}]
     assert len(calls) == 1
     Workspace(tmp_path, "s").run([cell(a=2, b=[2])], compute)
     assert len(calls) == 2
@@ -213,8 +213,8 @@ def test_a_damaged_result_is_computed_again(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, "s")
     workspace.run([cell(a=1)], lambda *_: {"v": 10})
     file = workspace.store.folder(cell(a=1)) / "result.json"
-    other = file.read_text().replace(cell(a=1).digest, cell(a=2).digest)
-    for damage in ("", '{"state": "done", "val', "[1]", '{"state": "done", "values": {"v": 5}}', other):
+    other_cell = file.read_text().replace(cell(a=1).digest, cell(a=2).digest)
+    for damage in ("", '{"state": "done", "val', "[1]", '{"state": "done", "values": {"v": 5}}', other_cell):
         file.write_text(damage)
         assert workspace.run([cell(a=1)], lambda *_: {"v": 20}) == [{"v": 20}]
 
@@ -317,9 +317,9 @@ def is_alive(pid: int) -> bool:
 
 
 def test_every_study_has_a_description() -> None:
-    found = studies()
-    assert {"binary", "bias-variance", "cnce-toy", "nce-density"} <= set(found)
-    assert all(study.name == name and study.about for name, study in found.items())
+    by_name = studies()
+    assert {"binary", "bias-variance", "cnce-toy", "nce-density"} <= set(by_name)
+    assert all(study.name == name and study.about for name, study in by_name.items())
     assert "Song & Ermon 2020, Fig. 1, 2" in catalogue()["binary"]
 
 

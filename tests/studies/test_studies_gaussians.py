@@ -61,9 +61,9 @@ def test_each_batch_is_fresh() -> None:
 def test_shared_negatives_are_all_other_keys() -> None:
     f = torch.arange(12.0).view(3, 4)
     scores = paired_scores(f)
-    values, kept = scores.negative.matrix()
+    values, mask = scores.negative.matrix()
     assert scores.positive.flatten().tolist() == [0.0, 5.0, 10.0]
-    assert [row[mask].tolist() for row, mask in zip(values, kept, strict=True)] == [
+    assert [row[mask].tolist() for row, mask in zip(values, mask, strict=True)] == [
         [1.0, 2.0, 3.0],
         [4.0, 6.0, 7.0],
         [8.0, 9.0, 11.0],
@@ -75,19 +75,21 @@ def test_own_negatives_are_not_shared() -> None:
     torch.manual_seed(0)
     critic = nf.Separable(hidden=16, dim=DIM).requires_grad_(False)
     n, k = gaussians.BLOCK + 3, 5
-    x, y, others = torch.randn(n, DIM), torch.randn(n, DIM), torch.randn(n, k, DIM)
+    x, y, own_negatives = torch.randn(n, DIM), torch.randn(n, DIM), torch.randn(n, k, DIM)
 
     def negatives() -> Tensor:
-        return own_scores(critic, x, y, others, 3.0).negative.matrix()[0]
+        return own_scores(critic, x, y, own_negatives, 3.0).negative.matrix()[0]
 
     scores = negatives()
-    one_by_one = [[critic.pairs(x[i : i + 1], others[i, j][None])[0] for j in range(k)] for i in range(n)]
+    one_by_one = [
+        [critic.pairs(x[i : i + 1], own_negatives[i, j][None])[0] for j in range(k)] for i in range(n)
+    ]
     torch.testing.assert_close(scores, saturated(torch.tensor(one_by_one), 3.0))
     torch.testing.assert_close(
-        own_scores(critic, x, y, others, 3.0).positive[:, 0], saturated(critic.pairs(x, y), 3.0)
+        own_scores(critic, x, y, own_negatives, 3.0).positive[:, 0], saturated(critic.pairs(x, y), 3.0)
     )
     for i, j in ((0, 0), (gaussians.BLOCK - 1, 4), (gaussians.BLOCK, 2), (n - 1, 3)):
-        others[i, j] += 1.0
+        own_negatives[i, j] += 1.0
         changed = negatives()
         assert (changed != scores).nonzero().tolist() == [[i, j]]
         scores = changed
@@ -99,10 +101,12 @@ def test_the_judging_samples_are_drawn_once_each_and_never_trained_on(
     judging: list[Tensor] = []
     trained: list[Tensor] = []
 
-    def watched(critic: nf.Separable, x: Tensor, y: Tensor, others: Tensor, ceiling: float) -> nf.Scores:
+    def watched(
+        critic: nf.Separable, x: Tensor, y: Tensor, own_negatives: Tensor, ceiling: float
+    ) -> nf.Scores:
         assert not torch.is_grad_enabled()
-        judging.extend([y, others.flatten(0, 1)])
-        return own_scores(critic, x, y, others, ceiling)
+        judging.extend([y, own_negatives.flatten(0, 1)])
+        return own_scores(critic, x, y, own_negatives, ceiling)
 
     def watched_cross(critic: nf.Separable, x: Tensor, y: Tensor) -> Tensor:
         trained.append(y)
@@ -139,13 +143,13 @@ def test_ml_cpc_with_the_exact_ratio_is_below_the_truth_where_proven_and_above_w
     """Song & Ermon 2020, Thm 2 at 4 nats, n = m = 16: [m/(n(m-1)+1), 1] = [0.066, 1]."""
     generator = torch.Generator().manual_seed(0)
     n, k, batches, nats = 16, 15, 1500, 4.0
-    least = smallest_proven_alpha(n, k)
+    smallest = smallest_proven_alpha(n, k)
     rho = correlation_of(nats)
-    values: dict[float, list[Tensor]] = {least: [], least / 1000: []}
+    values: dict[float, list[Tensor]] = {smallest: [], smallest / 1000: []}
     for _ in range(batches):
         x, y = pairs(n, nats, generator)
-        others = torch.randn(n, k, DIM, generator=generator)
-        scores = nf.Scores.of(exact_log_ratio(x, y, rho), exact_log_ratio(x[:, None], others, rho))
+        own_negatives = torch.randn(n, k, DIM, generator=generator)
+        scores = nf.Scores.of(exact_log_ratio(x, y, rho), exact_log_ratio(x[:, None], own_negatives, rho))
         for alpha, column in values.items():
             column.append(nf.MultiLabelCPC(alpha)(scores))
     (low, low_error), (high, high_error) = [
@@ -207,11 +211,11 @@ def test_the_network_is_carried_on_and_learns() -> None:
 def test_same_seed_same_numbers_and_the_callers_randomness_is_left_alone() -> None:
     torch.manual_seed(5)
     state = torch.get_rng_state()
-    once = staircase("separable", "ML-CPC 0.1", steps=3, batch_size=8, seed=1)
+    first_run = staircase("separable", "ML-CPC 0.1", steps=3, batch_size=8, seed=1)
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(6)
-    assert staircase("separable", "ML-CPC 0.1", steps=3, batch_size=8, seed=1) == once
-    assert staircase("separable", "ML-CPC 0.1", steps=3, batch_size=8, seed=2) != once
+    assert staircase("separable", "ML-CPC 0.1", steps=3, batch_size=8, seed=1) == first_run
+    assert staircase("separable", "ML-CPC 0.1", steps=3, batch_size=8, seed=2) != first_run
 
 
 def test_every_cell_is_finite_and_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,9 +225,9 @@ def test_every_cell_is_finite_and_reused(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(list((tmp_path / "cells").iterdir())) == 2 * len(BOUNDS) + 1
     assert first.result.table("Proven").ours()["certificate"] == "proven"
     assert first.result.table("Figure 3, joint").ours()["ML-CPC 0.1: certificate"] == "not covered"
-    held = json.loads((tmp_path / "result.json").read_text())
-    assert held["paper"]["Figure 3, joint"]["ML-CPC 0.01, I = 10"] == 8.00
-    assert "read off the vector graphics in the authors' repository" in held["sources"]["Figure 3, joint"]
+    content = json.loads((tmp_path / "result.json").read_text())
+    assert content["paper"]["Figure 3, joint"]["ML-CPC 0.01, I = 10"] == 8.00
+    assert "read off the vector graphics in the authors' repository" in content["sources"]["Figure 3, joint"]
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("computed again")

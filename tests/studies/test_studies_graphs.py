@@ -33,5 +33,5 @@ def test_every_way_is_judged_by_the_same_folds(tmp_path: Path) -> None:
     assert all(0.0 <= float(value or 0.0) <= 100.0 for value in accuracy.values())
     assert len(record.result.remarks) == len(METHODS)
     assert all("1 seed (a single difference: no interval)" in remark for remark in record.result.remarks)
-    again = run_study(STUDIES[0], tmp_path / "out", words)
-    assert again.result.tables == record.result.tables
+    second = run_study(STUDIES[0], tmp_path / "out", words)
+    assert second.result.tables == record.result.tables

@@ -27,12 +27,12 @@ TOY = ImageSetup("digits", on="validation", images=120, epochs=2, size=8, batch=
 
 
 def test_validation_images_are_held_out_of_the_training_images() -> None:
-    whole = open_data("digits")
+    complete = open_data("digits")
     train, test = image_sets(TOY)
     assert len(train) == 120
-    assert len(test) == round(0.2 * len(whole))
+    assert len(test) == round(0.2 * len(complete))
     assert not set(train.paths) & set(test.paths)
-    assert set(train.paths) | set(test.paths) <= set(whole.paths)
+    assert set(train.paths) | set(test.paths) <= set(complete.paths)
 
 
 def test_the_test_set_belongs_to_the_data() -> None:
@@ -138,8 +138,8 @@ def test_a_cell_is_trained_on_its_own_budget(tmp_path: Path) -> None:
     budget = {"batch": 20, "epochs": 1, "backbone": "resnet8-w8"}
     cell = TOY.cell("x", StudyArm("simclr", budget=budget, watch=("loss",)), 0)
     values = compute_arm(cell, tmp_path / "a", TOY)
-    other = compute_arm(cell, tmp_path / "b", replace(TOY, **budget))  # type: ignore[arg-type]
-    assert values == {**other, "rate": values["rate"], "seconds": values["seconds"]}
+    second = compute_arm(cell, tmp_path / "b", replace(TOY, **budget))  # type: ignore[arg-type]
+    assert values == {**second, "rate": values["rate"], "seconds": values["seconds"]}
     assert values["parameters"] < 80_000
     assert values["course"]["epoch"][-1] == 1.0
     assert values["linear"] <= values["linear_top5"] <= 1
@@ -147,7 +147,7 @@ def test_a_cell_is_trained_on_its_own_budget(tmp_path: Path) -> None:
 
 def test_resuming_an_interrupted_cell_equals_never_stopping(tmp_path: Path) -> None:
     cell = TOY.cell("x", StudyArm("simclr", watch=("loss",)), 0)
-    whole = compute_arm(cell, tmp_path / "whole", TOY)
+    complete = compute_arm(cell, tmp_path / "whole", TOY)
     settings = TOY.settings("simclr", 0, {}, probe_every=1.0)
     out = tmp_path / "parts"
     with one_thread(), pytest.raises(Stopped):
@@ -155,10 +155,10 @@ def test_resuming_an_interrupted_cell_equals_never_stopping(tmp_path: Path) -> N
     assert list(out.glob("ckpt/step-*"))
     parts = compute_arm(cell, out, TOY)
     for key in ("knn", "linear", "probes", "parameters"):
-        assert parts[key] == whole[key]
-    assert parts["course"]["loss"][-1] == whole["course"]["loss"][-1]
+        assert parts[key] == complete[key]
+    assert parts["course"]["loss"][-1] == complete["course"]["loss"][-1]
     assert not out.exists()
-    assert [epoch for epoch, _ in whole["probes"]] == [0, 1, 2]
+    assert [epoch for epoch, _ in complete["probes"]] == [0, 1, 2]
 
 
 def test_two_jobs_compute_what_one_computes(tmp_path: Path) -> None:

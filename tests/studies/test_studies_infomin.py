@@ -31,8 +31,8 @@ from nearfar.train.pretrain import pretrain
 
 
 def augment(strength: float) -> Augment:
-    named = {key.removeprefix("views."): value for key, value in scaled_views(strength).items()}
-    return pipelines("simclr", 16, named)[0]
+    options = {key.removeprefix("views."): value for key, value in scaled_views(strength).items()}
+    return pipelines("simclr", 16, options)[0]
 
 
 def test_strength_one_is_the_recipes_own_pipeline() -> None:
@@ -61,8 +61,8 @@ def brute_force(first: np.ndarray, second: np.ndarray, temperature: float) -> fl
     """Liu 2022, Eq. 25-33 in float64, anchor by anchor: log m + log softmax of the pair's own cosine."""
     unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (first, second)]
     f = unit[0] @ unit[1].T / temperature
-    own = [row[i] - row.max() - math.log(np.exp(row - row.max()).sum()) for i, row in enumerate(f)]
-    return math.log(len(f)) + float(np.mean(own))
+    terms = [row[i] - row.max() - math.log(np.exp(row - row.max()).sum()) for i, row in enumerate(f)]
+    return math.log(len(f)) + float(np.mean(terms))
 
 
 def noisy_pairs(size: int, dim: int, noise: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -155,8 +155,8 @@ def test_the_study_runs(tmp_path: Path) -> None:
     result = run_study(STUDIES[0], tmp_path, toy).result
     assert len(list((tmp_path / "cells").iterdir())) == len(STRENGTHS)
     first, last = strength_name(STRENGTHS[0]), strength_name(STRENGTHS[-1])
-    nats, label, plain = result.tables[:3]
+    nats, label, plain_table = result.tables[:3]
     assert float(nats.row(first).ours or 0.0) > float(nats.row(last).ours or 0.0)
     # without augmentation a view is the image, so both say the same about the label
-    assert label.row(first).ours == pytest.approx(plain.row(first).ours, abs=0.02)
+    assert label.row(first).ours == pytest.approx(plain_table.row(first).ours, abs=0.02)
     assert (tmp_path / "figure.png").stat().st_size > 1000

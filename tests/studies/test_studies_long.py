@@ -68,9 +68,9 @@ def test_missing_cells_are_reported() -> None:
         "a": [trained, trained],
         "b": [trained, None],
     }
-    done, missing = progress_remarks(figures)
-    assert "5 of 6 cells" in done
-    assert "1.5 hours" in done
+    finished, missing = progress_remarks(figures)
+    assert "5 of 6 cells" in finished
+    assert "1.5 hours" in finished
     assert "b (1)" in missing
 
 
@@ -79,8 +79,8 @@ def test_long_study_resumes(tmp_path: Path) -> None:
     record = run_study(study, tmp_path, [*TOY, "hours=0"])
     assert "edges are not selected yet" in record.result.remarks[0]
     complete = run_study(study, tmp_path, TOY).result
-    again = run_study(study, tmp_path, [*TOY, "hours=0"]).result
-    assert again.as_json() == complete.as_json()
+    second = run_study(study, tmp_path, [*TOY, "hours=0"]).result
+    assert second.as_json() == complete.as_json()
     assert complete.remarks[-1].startswith("3 of 3 cells are done")
     assert len(complete.tables[0].rows) == 5  # three depths, and two more upper edges at the best of them
     assert any("before pooling" in table.name for table in complete.tables)

@@ -22,7 +22,7 @@ FILES = {
     "Wu et al. 2020": "003",
     "Sáez Maldonado 2021": "004",
 }
-KNOWN = studies()
+ALL_STUDIES = studies()
 ALL = [(paper, entry) for paper in PAPERS for entry in entries(paper)]
 WORDS = {
     "Figure": "Fig.", "Fig.": "Fig.", "Table": "Table", "Algorithm": "Alg.", "Theorem": "Thm", "Corollary": "Cor.",
@@ -30,7 +30,7 @@ WORDS = {
 }  # fmt: skip
 # an equation's number ends its line, or the formula that the line is, or is its tag
 EQUATION = re.compile(r"\\tag\{(\d+)\}|\((\d{1,2})\)\s*\$\$\s*$|^\s*\((\d{1,2})\)?\s*$", re.MULTILINE)
-NAMED = re.compile(rf"({'|'.join(re.escape(word) for word in WORDS)}) ([A-Z]\.\d+|\d+(?:\.\d+)*)")
+NUMBERED = re.compile(rf"({'|'.join(re.escape(word) for word in WORDS)}) ([A-Z]\.\d+|\d+(?:\.\d+)*)")
 
 
 def numbered(text: str) -> dict[str, set[str]]:
@@ -38,10 +38,10 @@ def numbered(text: str) -> dict[str, set[str]]:
     body = re.split(r"^#* ?(?:References|REFERENCES|BIBLIOGRAPHY)\s*$", text, maxsplit=1, flags=re.MULTILINE)[
         0
     ] + _appendix(text)
-    found: dict[str, set[str]] = {"Eq.": {a or b or c for a, b, c in EQUATION.findall(body)}}
-    for word, number in NAMED.findall(body):
-        found.setdefault(WORDS[word], set()).add(number.rstrip("."))
-    return found
+    result: dict[str, set[str]] = {"Eq.": {a or b or c for a, b, c in EQUATION.findall(body)}}
+    for word, number in NUMBERED.findall(body):
+        result.setdefault(WORDS[word], set()).add(number.rstrip("."))
+    return result
 
 
 def _appendix(text: str) -> str:
@@ -50,38 +50,36 @@ def _appendix(text: str) -> str:
     return "\n".join(parts[1:])
 
 
-def test_the_page_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_equals_the_output_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert (ROOT / "docs" / "papers.md").read_text(encoding="utf-8") == page()
     assert main(["study", "--papers"]) == 0
     assert capsys.readouterr().out == page()
     assert main(["study", "--papers", "--json"]) == 0
-    held = json.loads(capsys.readouterr().out)
-    assert sum(len(rows) for rows in held.values()) == len(ALL)
+    printed = json.loads(capsys.readouterr().out)
+    assert sum(len(rows) for rows in printed.values()) == len(ALL)
     assert main(["study", "family", "--papers"]) == 2
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_nothing_has_two_rows(paper: str) -> None:
-    things = [(entry.kind, number) for entry in entries(paper) for number in entry.numbers]
-    assert len(things) == len(set(things))
+def test_every_item_has_one_row(paper: str) -> None:
+    items = [(entry.kind, number) for entry in entries(paper) for number in entry.numbers]
+    assert len(items) == len(set(items))
     for kind in ("Eq.", "Table", "Fig."):  # and none is skipped within a kind
-        numbers = sorted(int(number) for k, number in things if k == kind)
+        numbers = sorted(int(number) for k, number in items if k == kind)
         assert numbers == list(range(1, len(numbers) + 1)), kind
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_every_number_in_the_papers_has_a_row_and_every_row_is_in_the_paper(
-    paper: str, papers: dict[str, str]
-) -> None:
-    asked = numbered(papers[FILES[paper]])
-    told: dict[str, set[str]] = {}
+def test_rows_match_the_numbers_in_the_papers(paper: str, papers: dict[str, str]) -> None:
+    in_paper = numbered(papers[FILES[paper]])
+    in_table: dict[str, set[str]] = {}
     for entry in entries(paper):
-        told.setdefault(entry.kind, set()).update(entry.numbers)
+        in_table.setdefault(entry.kind, set()).update(entry.numbers)
     for kind in {*WORDS.values(), "Eq."}:
-        assert asked.get(kind, set()) == told.get(kind, set()), kind
+        assert in_paper.get(kind, set()) == in_table.get(kind, set()), kind
 
 
-def test_the_search_for_numbers_finds_them() -> None:
+def test_search_finds_numbers() -> None:
     text = "$$a = b \\quad (3)$$\n$$c \\tag{4}$$\n$$d$$\n (5)\nsee Fig. 2 and Table 12. By Lemma A.1, Theorem 3.2.1 (2)\n"
     assert numbered(text) == {
         "Eq.": {"3", "4", "5"},
@@ -92,7 +90,7 @@ def test_the_search_for_numbers_finds_them() -> None:
     }
 
 
-def test_every_row_says_why() -> None:
+def test_every_row_has_a_reason() -> None:
     for _, entry in ALL:
         assert entry.title
         if entry.state in (
@@ -110,7 +108,7 @@ def test_every_row_says_why() -> None:
 
 
 @pytest.mark.parametrize("entry", [entry for _, entry in ALL if entry.command], ids=lambda entry: entry.items)
-def test_every_command_is_there(entry: PaperItem) -> None:
+def test_every_command_exists(entry: PaperItem) -> None:
     assert entry.command is not None
     tool, *words = shlex.split(entry.command)
     if tool == "pytest":
@@ -119,22 +117,22 @@ def test_every_command_is_there(entry: PaperItem) -> None:
     assert tool == "nearfar"
     command, *rest = words
     assert command in COMMANDS
-    given = [word for word in rest if "=" in word]
+    settings = [word for word in rest if "=" in word]
     if command == "study":
-        study = KNOWN[rest[0]]
-        read_options(study, given)
+        study = ALL_STUDIES[rest[0]]
+        read_options(study, settings)
     elif command in ("pretrain", "recipes"):
         assert rest[0] in RECIPES
-        resolve(rest[0], "DATA", read_words(given))
+        resolve(rest[0], "DATA", read_words(settings))
 
 
-def test_every_name_that_a_reason_gives_is_there() -> None:
+def test_every_name_in_a_reason_exists() -> None:
     for _, entry in ALL:
         for name in re.findall(r"`nf\.([\w.]+)`", entry.reason):
-            found = nf
+            result = nf
             for part in name.split("."):
-                found = getattr(found, part)
+                result = getattr(result, part)
         for name in re.findall(r"`nearfar study ([\w-]+)`", entry.reason):
-            assert name in KNOWN, name
+            assert name in ALL_STUDIES, name
         for file in re.findall(r"(?:tests|docs)/[\w/]+\.(?:py|md)", entry.reason):
             assert (ROOT / file).is_file(), file

@@ -59,9 +59,9 @@ def test_every_model_of_the_tables_is_there() -> None:
     assert sizes == {"Table 3": 32, "Figure 23a": 7, "Table 8": 16, "Table 6": 16}
     assert len({model for models in SIMCLR_TABLES.values() for model in models}) == 69
     assert [len(models) for models in BYOL_TABLES.values()] == [6, 4, 5, 6]
-    known = {m for tables in (SIMCLR_TABLES, BYOL_TABLES) for models in tables.values() for m in models}
+    all_models = {m for tables in (SIMCLR_TABLES, BYOL_TABLES) for models in tables.values() for m in models}
     for trends in (thesis.SIMCLR_TRENDS, thesis.BYOL_TRENDS):
-        assert {model for trend in trends for pair in trend.pairs for model in pair} <= known
+        assert {model for trend in trends for pair in trend.pairs for model in pair} <= all_models
 
 
 def test_paper_values_are_in_the_thesis(papers: dict[str, str]) -> None:

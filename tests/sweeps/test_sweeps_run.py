@@ -1,4 +1,4 @@
-"""What a sweep says is what its cells gave: chosen on data that no cell saw, told of data that no choice saw, seeds never chosen."""
+"""A sweep selects on data that no cell trained on and reports on data that no selection used; seeds are never selected."""
 
 import csv
 import json
@@ -43,112 +43,112 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def result(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     out = tmp_path_factory.mktemp("sweep")
     return nf.sweep(
         "simclr", data / "train.npz", out, test=data / "test.npz", temperature=[0.1, 0.5], seed=[0, 1], quiet=True, **QUICK
     )  # fmt: skip
 
 
-def test_the_table_is_what_the_runs_say(found: Any, data: Path) -> None:
-    """Each value is evaluated again from the run's folder: fitted on four fifths, asked about the fifth that the run never saw."""
-    fit, held = open_data(data / "train.npz").split(0.2, 0)
-    assert not set(fit.rows) & set(held.rows)
-    assert len(fit) + len(held) == 120
-    folders = sorted((Path(found.folder) / "cells").iterdir())
+def test_table_equals_evaluation_of_the_runs(result: Any, data: Path) -> None:
+    """Each value is computed again from the run's folder: fitted on four fifths, evaluated on the held-out fifth."""
+    fit, held_out = open_data(data / "train.npz").split(0.2, 0)
+    assert not set(fit.rows) & set(held_out.rows)
+    assert len(fit) + len(held_out) == 120
+    folders = sorted((Path(result.folder) / "cells").iterdir())
     assert len(folders) == 4
     by_settings = {
-        (row.point["temperature"], seed): row.values[seed] for row in found.rows for seed in (0, 1)
+        (row.point["temperature"], seed): row.values[seed] for row in result.rows for seed in (0, 1)
     }
     for folder in folders:
         run = Run.open(folder, data=fit)
         assert run.facts["data"]["fingerprint"] == fit.fingerprint
-        value = nf.evaluate(run, data=held, protocols=["linear"], same_labels=True)["linear"]["top1"]
+        value = nf.evaluate(run, data=held_out, protocols=["linear"], same_labels=True)["linear"]["top1"]
         key = (run.settings.critic["temperature"], run.settings.seed)
         assert by_settings[key] == value
 
 
-def test_mean_and_deviation_are_over_seeds_and_the_best_is_a_setting(found: Any) -> None:
-    for row in found.rows:
+def test_mean_and_deviation_are_over_seeds_and_the_best_is_a_setting(result: Any) -> None:
+    for row in result.rows:
         assert row.mean == pytest.approx(np.mean(row.values), abs=1e-15)
         assert row.spread == pytest.approx(np.std(row.values, ddof=1), abs=1e-15)
-    assert found.best.mean == max(row.mean for row in found.rows)
-    assert set(found.best.point) == {"temperature"}
+    assert result.best.mean == max(row.mean for row in result.rows)
+    assert set(result.best.point) == {"temperature"}
 
 
-def test_the_test_figure_is_of_the_chosen_alone(found: Any, data: Path) -> None:
-    told = found.as_json()["best"]
-    assert told["validation"]["values"] == list(found.best.values)
-    assert told["test"]["set"]["samples"] == 60
-    assert {"untrained"} <= set(told["test"]["baselines"])
+def test_only_the_selected_setting_is_tested(result: Any, data: Path) -> None:
+    content = result.as_json()["best"]
+    assert content["validation"]["values"] == list(result.best.values)
+    assert content["test"]["set"]["samples"] == 60
+    assert {"untrained"} <= set(content["test"]["baselines"])
     tested = [
         folder.name
-        for folder in (Path(found.folder) / "cells").iterdir()
+        for folder in (Path(result.folder) / "cells").iterdir()
         for result in json.loads((folder / "evaluation.json").read_text())["results"]
         if result["test"]["name"].endswith("test.npz")
     ]
     assert len(tested) == 2
-    assert all(f"temperature={found.best.point['temperature']}," in name for name in tested)
+    assert all(f"temperature={result.best.point['temperature']}," in name for name in tested)
 
 
-def test_files_hold_the_table(found: Any) -> None:
-    out = Path(found.folder)
-    assert json.loads((out / "sweep.json").read_text()) == json.loads(json.dumps(found.as_json()))
+def test_files_contain_the_table(result: Any) -> None:
+    out = Path(result.folder)
+    assert json.loads((out / "sweep.json").read_text()) == json.loads(json.dumps(result.as_json()))
     lines = list(csv.DictReader((out / "sweep.csv").read_text().splitlines()))
-    assert [float(line["mean"]) for line in lines] == [row.mean for row in found.rows]
+    assert [float(line["mean"]) for line in lines] == [row.mean for row in result.rows]
     assert (out / "figure.svg").stat().st_size > 1000
 
 
-def test_a_longer_axis_keeps_what_is_there(found: Any, data: Path) -> None:
-    """Cells are named by what they depend on: one more value is one more training for each seed."""
-    before = {path: path.stat().st_mtime_ns for path in Path(found.folder).glob("cells/*/result.json")}
-    again = nf.sweep(
+def test_a_longer_axis_reuses_finished_cells(result: Any, data: Path) -> None:
+    """Cells are named by everything they depend on: one more value is one more training for each seed."""
+    first_files = {path: path.stat().st_mtime_ns for path in Path(result.folder).glob("cells/*/result.json")}
+    second = nf.sweep(
         "simclr",
         data / "train.npz",
-        found.folder,
+        result.folder,
         temperature=[0.1, 0.5, 1.0],
         seed=[0, 1],
         quiet=True,
         **QUICK,
     )
-    after = {path: path.stat().st_mtime_ns for path in Path(found.folder).glob("cells/*/result.json")}
-    assert len(after) == 6
-    assert before.items() <= after.items()
-    assert [row.values for row in again.rows[:2]] == [row.values for row in found.rows]
+    files_now = {path: path.stat().st_mtime_ns for path in Path(result.folder).glob("cells/*/result.json")}
+    assert len(files_now) == 6
+    assert first_files.items() <= files_now.items()
+    assert [row.values for row in second.rows[:2]] == [row.values for row in result.rows]
 
 
-def test_the_table_of_another_sweep_is_not_overwritten(found: Any, data: Path) -> None:
-    before = (Path(found.folder) / "sweep.json").read_bytes()
+def test_another_sweep_is_not_overwritten(result: Any, data: Path) -> None:
+    first_files = (Path(result.folder) / "sweep.json").read_bytes()
     with pytest.raises(UserError, match="belongs to the sweep pretrain simclr"):
-        nf.sweep("moco", data / "train.npz", found.folder, temperature=[0.1, 0.5], quiet=True, **QUICK)
-    assert (Path(found.folder) / "sweep.json").read_bytes() == before
+        nf.sweep("moco", data / "train.npz", result.folder, temperature=[0.1, 0.5], quiet=True, **QUICK)
+    assert (Path(result.folder) / "sweep.json").read_bytes() == first_files
 
 
-def test_a_cell_that_cannot_be_done_does_not_stop_the_others(data: Path, tmp_path: Path) -> None:
-    found = nf.sweep("simclr", data / "train.npz", tmp_path, epochs=1, batch_size=[16, 4096], quiet=True)
-    good, bad = found.rows
+def test_a_failed_cell_does_not_stop_the_others(data: Path, tmp_path: Path) -> None:
+    result = nf.sweep("simclr", data / "train.npz", tmp_path, epochs=1, batch_size=[16, 4096], quiet=True)
+    good, bad = result.rows
     assert (good.state, bad.state) == ("done", "failed")
     assert "4096" in bad.reason
-    assert found.best is good
-    assert "failed: " in str(found)
+    assert result.best is good
+    assert "failed: " in str(result)
 
 
 @pytest.mark.parametrize("year", [1990, 2090])
-def test_what_failed_is_tried_again_whatever_the_clock_says(year: int, data: Path, tmp_path: Path) -> None:
-    """At once after a full disk, and with a file that is dated anyhow: who failed before a command began is not who failed in it."""
-    asked: dict[str, Any] = {"epochs": 1, "batch_size": [16, 32], "quiet": True}
-    found = nf.sweep("simclr", data / "train.npz", tmp_path, **asked)
+def test_failed_cells_are_computed_again_whatever_the_clock(year: int, data: Path, tmp_path: Path) -> None:
+    """A failure of an earlier command is computed again, whatever the time of its file."""
+    options: dict[str, Any] = {"epochs": 1, "batch_size": [16, 32], "quiet": True}
+    result = nf.sweep("simclr", data / "train.npz", tmp_path, **options)
     file = next(path for path in tmp_path.glob("cells/*/result.json") if "batch_size=32" in path.parent.name)
-    whole = file.read_text()
-    file.write_text(whole.replace('"done"', '"failed"').replace('"values": {', '"values": {}, "was": {'))
+    text = file.read_text()
+    file.write_text(text.replace('"done"', '"failed"').replace('"values": {', '"values": {}, "was": {'))
     os.utime(file, (when := 3e7 * (year - 1970), when))
-    again = nf.sweep("simclr", data / "train.npz", tmp_path, **asked)
-    assert [row.state for row in again.rows] == ["done", "done"]
-    assert [row.values for row in again.rows] == [row.values for row in found.rows]
+    second = nf.sweep("simclr", data / "train.npz", tmp_path, **options)
+    assert [row.state for row in second.rows] == ["done", "done"]
+    assert [row.values for row in second.rows] == [row.values for row in result.rows]
 
 
 @pytest.mark.parametrize("command", ["train", "distill", "mi"])
-def test_other_commands_are_swept_alike(command: str, data: Path, tmp_path: Path, capsys: Any) -> None:
+def test_other_commands_can_be_swept(command: str, data: Path, tmp_path: Path, capsys: Any) -> None:
     tables = [str(data / "train.npz"), "epochs=2", "batch_size=16", "--data", str(data / "test.npz")]
     if command == "train":
         words = [*tables, "lr=1e-3,1e-2"]
@@ -170,20 +170,20 @@ def test_other_commands_are_swept_alike(command: str, data: Path, tmp_path: Path
     code = main(
         ["sweep", "--command", command, *words, "--out", str(tmp_path / "out"), "--jobs", "1", "--json"]
     )
-    told = json.loads(capsys.readouterr().out)
+    content = json.loads(capsys.readouterr().out)
     assert code == 0
-    assert len(told["rows"]) == 2
-    assert all(math.isfinite(row["mean"]) for row in told["rows"])
-    assert told["best"]["test"]["set"]["samples"] == (200 if command == "mi" else 60)
-    assert told["best"]["command"].startswith(f"nearfar {command} ")
-    assert told["metric"] == ("at_least" if command == "mi" else "accuracy")
+    assert len(content["rows"]) == 2
+    assert all(math.isfinite(row["mean"]) for row in content["rows"])
+    assert content["best"]["test"]["set"]["samples"] == (200 if command == "mi" else 60)
+    assert content["best"]["command"].startswith(f"nearfar {command} ")
+    assert content["metric"] == ("at_least" if command == "mi" else "accuracy")
 
 
-def test_data_without_labels_are_chosen_by_what_needs_none(data: Path, tmp_path: Path) -> None:
+def test_unlabelled_data_needs_a_label_free_metric(data: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "bare.npz", x=rows(120, 0)["x"])
     with pytest.raises(UserError, match=r"bare\.npz has no labels to select by.*--metric rankme or lidar"):
         nf.sweep("simclr", tmp_path / "bare.npz", tmp_path / "out", temperature=[0.1, 0.5], **QUICK)
-    found = nf.sweep(
+    result = nf.sweep(
         "simclr",
         tmp_path / "bare.npz",
         tmp_path / "out",
@@ -192,53 +192,54 @@ def test_data_without_labels_are_chosen_by_what_needs_none(data: Path, tmp_path:
         quiet=True,
         **QUICK,
     )
-    assert all(row.mean is not None and row.mean >= 1 for row in found.rows)
+    assert all(row.mean is not None and row.mean >= 1 for row in result.rows)
 
 
-def test_a_search_gone_on_with_is_the_search_never_stopped(data: Path, tmp_path: Path) -> None:
+def test_resuming_a_search_equals_never_stopping(data: Path, tmp_path: Path) -> None:
     """Three trials, then up to five, against five in one go: the same proposals, values and prunings."""
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "search": "tpe", "quiet": True, "lr": "1e-4..1e-1:log", "temperature": [0.1, 0.5], "epochs": 2, "batch_size": 16
     }  # fmt: skip
-    nf.sweep("simclr", data / "train.npz", tmp_path / "a", trials=3, **given)
-    parts = nf.sweep("simclr", data / "train.npz", tmp_path / "a", trials=5, **given)
-    whole = nf.sweep("simclr", data / "train.npz", tmp_path / "b", trials=5, **given)
-    assert parts.as_json() == whole.as_json()
+    nf.sweep("simclr", data / "train.npz", tmp_path / "a", trials=3, **options)
+    parts = nf.sweep("simclr", data / "train.npz", tmp_path / "a", trials=5, **options)
+    uninterrupted = nf.sweep("simclr", data / "train.npz", tmp_path / "b", trials=5, **options)
+    assert parts.as_json() == uninterrupted.as_json()
     assert len(parts.rows) == 5
     assert all(1e-4 <= row.point["lr"] <= 1e-1 for row in parts.rows)
     assert len({row.point["lr"] for row in parts.rows}) == 5
 
 
-def test_runs_below_the_median_are_ended_and_others_are_not(tmp_path: Path) -> None:
-    """Of trials that came to epoch 2, the median of the best probe so far decides; the first epoch and the first trials go free."""
+def test_only_runs_below_the_median_are_pruned(tmp_path: Path) -> None:
+    """The median of the best probes of trials at epoch 2 decides; the first epoch and the first trials are never pruned."""
     search = Search(space_of({"lr": "1e-4..1e-1"}), tmp_path, 20)
-    others = [
+    earlier = [
         SearchTrial(number, {"lr": 0.01}, "done", value, {1: value, 2: value})
         for number, value in enumerate((0.1, 0.2, 0.3, 0.4, 0.5))
     ]
-    now = SearchTrial(9, {"lr": 0.02})
-    assert search.is_behind(now, others, {1: 0.1, 2: 0.29})
-    assert not search.is_behind(now, others, {1: 0.1, 2: 0.31})
-    assert not search.is_behind(now, others[:4], {1: 0.1, 2: 0.11})
+    current = SearchTrial(9, {"lr": 0.02})
+    assert search.is_behind(current, earlier, {1: 0.1, 2: 0.29})
+    assert not search.is_behind(current, earlier, {1: 0.1, 2: 0.31})
+    assert not search.is_behind(current, earlier[:4], {1: 0.1, 2: 0.11})
     assert not Search(space_of({"lr": "1e-4..1e-1"}), tmp_path, 20, prune=False).is_behind(
-        now, others, {1: 0.0, 2: 0.0}
+        current, earlier, {1: 0.0, 2: 0.0}
     )
 
 
 def test_pruned_trials_stay_in_the_table_without_a_value(data: Path, tmp_path: Path) -> None:
-    """Which runs were ended is decided again from their logs: the median over earlier trials that came to their end, from five of those on."""
-    found = nf.sweep(
+    """The decisions are computed again from the logs: the median over earlier finished trials, from the sixth trial on."""
+    result = nf.sweep(
         "supcon", data / "train.npz", tmp_path, search="random", trials=8, quiet=True, lr="1e-7..1e-1:log", epochs=2, batch_size=32
     )  # fmt: skip
-    ended: list[dict[int, float]] = []
-    for row in found.rows:
+    finished_curves: list[dict[int, float]] = []
+    for row in result.rows:
         (folder,) = (tmp_path / "cells").glob(f"lr={row.point['lr']},*")
         curve = probe_curve(folder)
         behind = [
             epoch
             for epoch, value in sorted(curve.items())
-            if len(ended) >= 5
-            and max(v for e, v in curve.items() if e <= epoch) < np.median([c[epoch] for c in ended])
+            if len(finished_curves) >= 5
+            and max(v for e, v in curve.items() if e <= epoch)
+            < np.median([c[epoch] for c in finished_curves])
         ]
         assert (row.state == "pruned") == bool(behind)
         assert (row.mean is None) == bool(behind)
@@ -246,25 +247,30 @@ def test_pruned_trials_stay_in_the_table_without_a_value(data: Path, tmp_path: P
             assert max(curve) == behind[0]
             assert "below the median" in row.reason
         else:
-            ended.append(curve)
-    assert found.best is not None
+            finished_curves.append(curve)
+    assert result.best is not None
 
 
-def test_probes_of_a_watched_run_ask_what_is_not_trained_on(data: Path, tmp_path: Path) -> None:
-    """The last probe is the kNN vote of the fitted part's features about the validation part, and nothing of the training moves by it."""
-    fit, held = open_data(data / "train.npz").split(0.2, 0)
-    heard: list[dict[str, Any]] = []
+def test_probes_use_the_validation_split(data: Path, tmp_path: Path) -> None:
+    """The last probe is the kNN accuracy on the validation split, and probing does not change the training."""
+    fit, held_out = open_data(data / "train.npz").split(0.2, 0)
+    probe_rows: list[dict[str, Any]] = []
     settings, _ = resolve_here("simclr", "table", None, {**QUICK, "held_out": 0.0}, modality=modality_of(fit))
     run = run_pretraining(
-        settings, fit, tmp_path / "a", quiet=True, validation=held, loggers=[ProbeReporter(heard.append)]
+        settings,
+        fit,
+        tmp_path / "a",
+        quiet=True,
+        validation=held_out,
+        loggers=[ProbeReporter(probe_rows.append)],
     )
-    plain = run_pretraining(settings, fit, tmp_path / "b", quiet=True)
-    features = [run.embed(part) for part in (fit, held)]
-    labels = [torch.from_numpy(part.labels) for part in (fit, held)]
+    without_probes = run_pretraining(settings, fit, tmp_path / "b", quiet=True)
+    features = [run.embed(part) for part in (fit, held_out)]
+    labels = [torch.from_numpy(part.labels) for part in (fit, held_out)]
     expected = nf.knn(features[0], labels[0], features[1], labels[1])["top1"]
-    assert heard[-1]["knn_top1"] == expected
-    assert [row["step"] for row in heard] == [0, run.facts["step"]]
-    weights = plain.weights()
+    assert probe_rows[-1]["knn_top1"] == expected
+    assert [row["step"] for row in probe_rows] == [0, run.facts["step"]]
+    weights = without_probes.weights()
     assert all(torch.equal(tensor, weights[name]) for name, tensor in run.weights().items())
 
 
@@ -301,24 +307,24 @@ def test_bad_input_is_one_sentence_before_any_work(
         np.save(tmp_path / "x.npy", np.arange(20.0))
         words = [str(tmp_path / "x.npy") if word.endswith("train.npz") else word for word in words]
     assert main(["sweep", *words, "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert not re.search("Traceback", said)
+    message = capsys.readouterr().err
+    assert sentence in message
+    assert not re.search("Traceback", message)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_part_without_rows_is_told_as_it_is(tmp_path: Path, capsys: Any) -> None:
-    """Two rows of two classes: a fifth held out is nobody. It was said to have no labels."""
+def test_an_empty_split_is_refused(tmp_path: Path, capsys: Any) -> None:
+    """Two rows of two classes: a held-out fifth is empty."""
     np.savez(tmp_path / "two.npz", **rows(2, 0))
     words = ["sweep", "simclr", str(tmp_path / "two.npz"), "temperature=0.1,0.2", "batch_size=2"]
     assert main([*words, "--out", str(tmp_path / "out"), "--jobs", "1"]) == 2
-    said = capsys.readouterr().err
-    assert "has 2 vectors; holding out 20% leaves none to select by" in said
+    message = capsys.readouterr().err
+    assert "has 2 vectors; holding out 20% leaves none to select by" in message
 
 
-def test_a_sweep_in_which_every_cell_failed_is_no_success(tmp_path: Path, data: Path, capsys: Any) -> None:
+def test_a_sweep_of_failed_cells_exits_with_an_error(tmp_path: Path, data: Path, capsys: Any) -> None:
     words = ["sweep", "simclr", str(data / "train.npz"), "batch_size=4096,8192", "epochs=1"]
     assert main([*words, "--out", str(tmp_path), "--jobs", "1"]) == 2
-    told = capsys.readouterr()
-    assert "failed" in told.out  # the table is shown all the same
-    assert "no cell of the sweep ended with a value; the first: " in told.err
+    content = capsys.readouterr()
+    assert "failed" in content.out  # the table is shown all the same
+    assert "no cell of the sweep ended with a value; the first: " in content.err

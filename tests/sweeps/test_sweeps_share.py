@@ -1,4 +1,4 @@
-"""Real processes share one folder: nothing is done twice, and what a killed one had is taken over."""
+"""Processes share one folder: no cell is computed twice, and cells of a killed process are taken over."""
 
 import json
 import os
@@ -25,7 +25,7 @@ WORDS = [
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table of numbers in three classes: the same code as pictures, in a fraction of the time."""
+    """A table of numbers in three classes: the same code as images, in a fraction of the time."""
     rng = np.random.default_rng(0)
     labels = np.arange(160) % 3
     x = rng.normal(size=(160, 6)) + 1.2 * np.eye(6)[labels]
@@ -48,9 +48,9 @@ def started(table: Path, out: Path) -> "subprocess.Popen[bytes]":
         "--jobs",
         "1",
     ]
-    with out.with_suffix(".err").open("ab") as said:
+    with out.with_suffix(".err").open("ab") as errors:
         return subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=said, env={**os.environ, "OMP_NUM_THREADS": "1"}
+            command, stdout=subprocess.DEVNULL, stderr=errors, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
 
 
@@ -59,40 +59,43 @@ def events(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
-def wait_until(child: "subprocess.Popen[bytes]", out: Path, begun: int) -> None:
+def wait_until(child: "subprocess.Popen[bytes]", out: Path, starts: int) -> None:
     deadline = time.monotonic() + 900
-    while sum(event["event"] == "begun" for event in events(out)) < begun:
+    while sum(event["event"] == "begun" for event in events(out)) < starts:
         assert child.poll() is None, out.with_suffix(".err").read_text()
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
 
 @pytest.mark.slow
-def test_killed_and_shared_sweeps_end_with_the_table_of_one_left_alone(table: Path, tmp_path: Path) -> None:
-    """One sweep in this process; one that is killed (SIGKILL) in its third cell and is then gone on with by two processes at once.
+def test_a_killed_and_shared_sweep_ends_with_the_same_table(table: Path, tmp_path: Path) -> None:
+    """One sweep in this process; another is killed (SIGKILL) in its third cell and resumed by two processes at once.
 
-    Files are compared bit by bit. In log.jsonl every cell is finished once, the one that the kill cut short begun twice, every
-    other once, and both of the two processes did something.
+    Files are compared bit by bit. In log.jsonl every cell is finished once; the killed one began twice, the others once; both processes
+    computed cells.
     """
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    nf.sweep("simclr", table, out=whole, quiet=True, config={**AXES, **FIXED})
-    killed = started(table, cut)
-    wait_until(killed, cut, begun=3)
+    alone_out, killed_out = tmp_path / "whole", tmp_path / "cut"
+    nf.sweep("simclr", table, out=alone_out, quiet=True, config={**AXES, **FIXED})
+    killed = started(table, killed_out)
+    wait_until(killed, killed_out, starts=3)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
-    assert Counter(event["event"] for event in events(cut))["done"] < 8
-    assert not (cut / "sweep.json").exists()
+    assert Counter(event["event"] for event in events(killed_out))["done"] < 8
+    assert not (killed_out / "sweep.json").exists()
 
-    both = [started(table, cut) for _ in range(2)]
-    for child in both:
-        assert child.wait(timeout=900) == 0, cut.with_suffix(".err").read_text()
+    children = [started(table, killed_out) for _ in range(2)]
+    for child in children:
+        assert child.wait(timeout=900) == 0, killed_out.with_suffix(".err").read_text()
     for name in ("sweep.csv", "figure.svg"):
-        assert (cut / name).read_bytes() == (whole / name).read_bytes()
-    one, other = (json.loads((out / "sweep.json").read_text()) for out in (whole, cut))
-    assert one == other
-    done = Counter(event["cell"] for event in events(cut) if event["event"] == "done")
-    begun = Counter(event["cell"] for event in events(cut) if event["event"] == "begun")
-    assert set(done.values()) == {1}
-    assert len(done) == 8
-    assert sorted(begun.values()) == [1] * 7 + [2]
-    assert {event["process"] for event in events(cut)} == {killed.pid, *(child.pid for child in both)}
+        assert (killed_out / name).read_bytes() == (alone_out / name).read_bytes()
+    one, second = (json.loads((out / "sweep.json").read_text()) for out in (alone_out, killed_out))
+    assert one == second
+    finished = Counter(event["cell"] for event in events(killed_out) if event["event"] == "done")
+    starts = Counter(event["cell"] for event in events(killed_out) if event["event"] == "begun")
+    assert set(finished.values()) == {1}
+    assert len(finished) == 8
+    assert sorted(starts.values()) == [1] * 7 + [2]
+    assert {event["process"] for event in events(killed_out)} == {
+        killed.pid,
+        *(child.pid for child in children),
+    }

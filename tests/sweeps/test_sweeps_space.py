@@ -1,4 +1,4 @@
-"""What a user writes is what is varied: lists, brackets, ranges, seeds; anything else is refused in one sentence."""
+"""The space of a sweep: lists, brackets, ranges and seeds; bad input is one sentence."""
 
 import re
 
@@ -21,7 +21,7 @@ pieces = st.recursive(
 
 
 @given(st.lists(pieces, min_size=1, max_size=5))
-def test_commas_split_values_and_never_what_stands_in_brackets(parts: list[str]) -> None:
+def test_commas_inside_brackets_do_not_split(parts: list[str]) -> None:
     assert split_commas(",".join(parts)) == parts
 
 
@@ -53,7 +53,7 @@ def test_words_are_axes_ranges_seeds_and_settings() -> None:
     assert len(list(space.points())) == 8
 
 
-def test_python_writes_lists_where_words_have_commas() -> None:
+def test_python_lists_are_axes() -> None:
     space = space_of({"temperature": [0.1, 0.5], "lr": "1e-3..1e-1", "epochs": 2, "betas": [[0.9, 0.95]]})
     assert space.axes == {"temperature": (0.1, 0.5)}
     assert space.ranges == {"lr": Range(1e-3, 0.1)}
@@ -76,6 +76,6 @@ def test_python_writes_lists_where_words_have_commas() -> None:
         (["seed=0.5..2.5"], "expected different whole numbers"),
     ],
 )
-def test_what_makes_no_sense_is_refused(words: list[str], sentence: str) -> None:
+def test_bad_space_is_refused(words: list[str], sentence: str) -> None:
     with pytest.raises(UserError, match=re.escape(sentence)):
         read_space(words)
