@@ -36,6 +36,12 @@ def near_names(name: str, options: Iterable[str], count: int = 3) -> str:
     return f" (did you mean {listed}?)" if matches else ""
 
 
+def error_reason(error: BaseException) -> str:
+    """Returns the first line of what went wrong: the system's text for an OSError, else the message or the type."""
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return (str(text).splitlines() or [""])[0].rstrip(".") or type(error).__name__
+
+
 MAX_LISTED_NAMES = 12  # a message lists all allowed names up to this number
 
 

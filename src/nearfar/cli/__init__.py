@@ -91,7 +91,7 @@ def _run(parsed: argparse.Namespace) -> int:
         return parsed.command(parsed)
     from nearfar.distributed.strategy import join, launched
 
-    if getattr(parsed, "several", False):
+    if parsed.several:
         join()
     elif launched()[0] > 0:
         return DONE
@@ -168,7 +168,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parses arguments. Settings may come before or after options, which argparse alone does not support."""
     parser = _parser()
     parsed, rest = parser.parse_known_args(arguments)
-    settings = hasattr(parsed, "words")
+    settings = "words" in parsed
     unexpected = [place for place, word in enumerate(rest) if word.startswith("-") or not settings]
     if unexpected:
         word, *following = rest[unexpected[0] :]
@@ -217,7 +217,7 @@ def _parser() -> argparse.ArgumentParser:
         "Exit codes: 0 done, 2 bad input, 75 stopped but resumable (run the same command again).",
     )
     parser.add_argument("--version", action="version", version=f"nearfar {__version__}")
-    parser.set_defaults(command=lambda args: print(parser.format_help(), end="") or DONE)
+    parser.set_defaults(several=False, command=lambda args: print(parser.format_help(), end="") or DONE)
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=_Parser)
     for name in COMMANDS:
         import_module(f"nearfar.cli.{name}").add(commands)

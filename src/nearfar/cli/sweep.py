@@ -1,7 +1,6 @@
 """`nearfar sweep`."""
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +109,8 @@ def run(args: argparse.Namespace) -> int:
 def _cores() -> int:
     """Returns the number of parallel processes: one with a GPU, else one per core."""
     from nearfar.system.hardware import pick_device
+    from nearfar.system.machine import cores
 
     if pick_device("auto").type != "cpu":
         return 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores()

@@ -19,7 +19,7 @@ from nearfar.data.parquet import Columns, Parquet, columns_of
 from nearfar.data.records import write_quarantine
 from nearfar.data.remote import is_url, list_files
 from nearfar.data.source import AbstractSource, Decode, Limits
-from nearfar.errors import UserError
+from nearfar.errors import UserError, error_reason
 from nearfar.modalities import MODALITIES, DataSet, Modality, modality_of
 from nearfar.modalities.base import Arrays, NamedData
 from nearfar.modalities.dataset import ignored_files
@@ -210,8 +210,7 @@ def _locate_name(spec: str, columns: Columns = NO_COLUMNS) -> Located:
             raise UserError(_not_found(spec))
         check_regular(path)  # a pipe would be waited for without end
     except (OSError, ValueError) as error:  # a name too long, a null byte, a folder without permission
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"data {printable(spec)!r} cannot be opened: {reason}.") from error
+        raise UserError(f"data {printable(spec)!r} cannot be opened: {error_reason(error)}.") from error
     return _locate_file(path, spec, columns)
 
 

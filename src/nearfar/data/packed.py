@@ -23,10 +23,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from nearfar.data.lazy import LazyReader
 from nearfar.data.records import check_share
 from nearfar.data.remote import RemoteFile, is_url, open_filesystem
-from nearfar.data.retry import Unreachable, error_text
+from nearfar.data.retry import Unreachable
 from nearfar.data.row_groups import RowGroups
 from nearfar.data.source import AbstractSource, Decode, Limits
-from nearfar.errors import UserError
+from nearfar.errors import UserError, error_reason
 from nearfar.modalities import MODALITIES, DataSet, Modality
 from nearfar.modalities.base import Collection
 from nearfar.modalities.dataset import Blocks
@@ -194,7 +194,7 @@ def find_packed(spec: str) -> Packed | None:
         exists = at(MANIFEST).exists()
     except Unreachable as problem:
         raise UserError(
-            f"data {spec!r} cannot be opened: {error_text(problem.__cause__ or problem)}."
+            f"data {spec!r} cannot be opened: {error_reason(problem.__cause__ or problem)}."
         ) from None
     return Packed(spec, read_manifest(at(MANIFEST), spec), at) if exists else None
 

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nearfar.data.retry import NO_RANGES, RetryingFile, Unreachable, error_text, file_error_text, retry
-from nearfar.errors import UserError
+from nearfar.data.retry import NO_RANGES, RetryingFile, Unreachable, file_error_text, retry
+from nearfar.errors import UserError, error_reason
 from nearfar.system.files import replace_file
 from nearfar.system.untrusted import arrow_path, check_regular
 
@@ -132,7 +132,7 @@ def list_files(url: str, suffix: str | tuple[str, ...]) -> list[tuple[RemoteFile
         raise
     except Unreachable as problem:
         raise UserError(
-            f"data {url!r} cannot be opened: {error_text(problem.__cause__ or problem)}."
+            f"data {url!r} cannot be opened: {error_reason(problem.__cause__ or problem)}."
         ) from None
     except Exception as problem:  # every file system fails in its own way
         raise UserError(f"data {url!r} cannot be opened: {file_error_text(problem)}.") from None

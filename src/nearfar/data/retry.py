@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from nearfar.errors import Stopped, UserError
+from nearfar.errors import Stopped, UserError, error_reason
 
 T = TypeVar("T")
 RETRY_SECONDS = (0.2, 1.0, 5.0)  # seconds between tries
@@ -66,17 +66,11 @@ def retry(path: str, read: Callable[[], T], permanent: Callable[[Exception], boo
                 raise
             if wait is None:
                 raise Unreachable(
-                    f"{path!r} could not be read in {len(RETRY_SECONDS) + 1} tries ({error_text(error)}); "
+                    f"{path!r} could not be read in {len(RETRY_SECONDS) + 1} tries ({error_reason(error)}); "
                     "rerun the command to resume"
                 ) from error
         time.sleep(wait)
     raise AssertionError
-
-
-def error_text(error: BaseException) -> str:
-    """The message of an error in one line, or its type."""
-    text = getattr(error, "strerror", None) or str(error)
-    return (str(text).splitlines() or [""])[0].rstrip(".") or type(error).__name__
 
 
 class RetryingFile(io.BufferedIOBase):
@@ -100,7 +94,7 @@ class RetryingFile(io.BufferedIOBase):
             return retry(self._path, attempt)
         except (ValueError, NotImplementedError) as error:
             raise UserError(
-                f"{self._path!r} cannot be read in parts ({error_text(error)}): {NO_RANGES}"
+                f"{self._path!r} cannot be read in parts ({error_reason(error)}): {NO_RANGES}"
             ) from error
         except (OSError, ImportError) as error:
             raise UserError(f"{self._path!r} cannot be read: {file_error_text(error)}.") from error
@@ -138,4 +132,4 @@ class RetryingFile(io.BufferedIOBase):
 
 def file_error_text(error: BaseException) -> str:
     """The message of an error about a file; file systems say only the name of a missing one."""
-    return "it was not found" if isinstance(error, FileNotFoundError) else error_text(error)
+    return "it was not found" if isinstance(error, FileNotFoundError) else error_reason(error)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from nearfar.data.records import content_digest
 from nearfar.data.remote import RemoteFile, RowGroupCache
 from nearfar.data.retry import is_not_disk_error, retry
-from nearfar.errors import Stopped, UserError
+from nearfar.errors import Stopped, UserError, error_reason
 from nearfar.modalities.dataset import Blocks, Unusable
 from nearfar.system.parquet_reading import DecodedBytes, content_batches, content_leaf
 
@@ -116,10 +116,9 @@ class RowGroups:
                 (empty if row is None else row, digest) for row, digest in zip(cells, digests, strict=True)
             ]
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-            if getattr(error, "errno", None) is not None:
+            if isinstance(error, OSError) and error.errno is not None:
                 raise UserError(
-                    f"{self._files[number].path!r} cannot be read: "
-                    f"{getattr(error, 'strerror', None) or first_line(error)}."
+                    f"{self._files[number].path!r} cannot be read: {error_reason(error)}."
                 ) from error
             rows = [(Unusable(f"unreadable row group: {first_line(error)}"), None)] * count
         if len(rows) != count:

@@ -27,6 +27,7 @@ from nearfar.detect.scenes import (
 )
 from nearfar.detect.score import Detections, coco_figures
 from nearfar.errors import UserError
+from nearfar.modalities.image.data import ImageDescription
 from nearfar.parts.encoders.stages import Stages
 from nearfar.run.features import encoder_digest
 from nearfar.run.trained import Run
@@ -89,8 +90,8 @@ def detect_run(
     schedule_config.check()
     if seeds < 1:
         raise UserError(f"seeds was {seeds}; expected a whole number from 1")
-    description: Any = run.description
-    if getattr(description, "channels", 0) not in (1, 3) or not hasattr(description, "mean"):
+    description = run.description
+    if not isinstance(description, ImageDescription) or description.channels not in (1, 3):
         raise UserError(f"{run.path} was not trained on grey or colour images, which detection needs")
     train_scenes, test, facts = _sets(train, data, images, schedule_config, same_labels)
     train_scenes, test = (scenes.in_channels(description.channels) for scenes in (train_scenes, test))

@@ -17,7 +17,9 @@ def open_lock(path: Path) -> IO[str]:
 
     The folder may be untrusted: links are not followed, files are not truncated, pipes do not block.
     """
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    flags = os.O_RDWR | os.O_CREAT
+    if os.name != "nt":
+        flags |= os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from nearfar.errors import UserError
+from nearfar.errors import UserError, error_reason
 from nearfar.modalities.base import Arrays
 from nearfar.modalities.labels import Labels, class_numbers
 from nearfar.system.untrusted import check_regular, check_unpacked
@@ -40,7 +40,7 @@ def images_of(root: str, split: str) -> Path:
     try:
         names = sorted(os.listdir(root))
     except (OSError, ValueError) as error:  # not there, not a folder, a null byte
-        reason = getattr(error, "strerror", None) or error
+        reason = error_reason(error)
         raise UserError(
             f"data {os.fsencode(f'idx:{root}').decode('utf-8', 'backslashreplace')!r} cannot be opened: "
             f"{reason}."
@@ -107,8 +107,7 @@ def _bytes_of(path: Path, axes: int) -> UInt8[np.ndarray, "..."]:
             check_unpacked(path, packed, size)
             data = file.read(size + 1)  # one more byte, to see whether there are more
     except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"{str(path)!r} cannot be read as idx: {reason}.") from error
+        raise UserError(f"{str(path)!r} cannot be read as idx: {error_reason(error)}.") from error
     if len(data) != size:
         raise UserError(
             f"{str(path)!r} holds {'more' if len(data) > size else f'{len(data):,}'} bytes after its header; "
