@@ -150,8 +150,8 @@ def study() -> Job:
         ]
 
     def result(out: Path) -> dict[str, Any]:
-        arms = sorted((out / "study").rglob("arms/*.json"))
-        return {path.name: json.loads(path.read_text())["value"] for path in arms}
+        files = sorted((out / "study" / "cells").glob("*/result.json"))
+        return {path.parent.name: json.loads(path.read_text())["values"] for path in files}
 
     return Job(commands, result)
 
