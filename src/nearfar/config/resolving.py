@@ -197,10 +197,21 @@ def _merge(merged: dict[str, Any], layer: Layer) -> None:
 
 def _changed(room: str, section: Layer, change: Layer) -> dict[str, Any]:
     if "name" in change and change["name"] != section["name"]:
-        # the number of views and how they are paired belong to the method, not to the pipeline
-        shared = {k: v for k, v in section.items() if room == "views" and k in PAIRING_KEYS}
+        # the number of views and how they are paired belong to the method, unless the new views fix them
+        shared = {
+            k: v for k, v in section.items() if room == "views" and k in _pairing_settings(change["name"])
+        }
         return {**shared, **change}
     return {**section, **change}
+
+
+def _pairing_settings(views: object) -> tuple[str, ...]:
+    """The pairing settings that views of this name have; all of them if the name is unknown."""
+    for modality in MODALITIES.values():
+        if views in modality.views.kinds:
+            kind = modality.views.kinds[str(views)]
+            return PAIRING_KEYS if kind.further else tuple(k for k in PAIRING_KEYS if k in settable(kind))
+    return PAIRING_KEYS
 
 
 def _with_preset(recipe: str, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:

@@ -75,6 +75,18 @@ class ConvGRU(nn.Module):
         return torch.cat([mean, variance.sqrt()], dim=1)
 
 
+def _too_many_steps(steps: int, samples: int, strides: Strides) -> str | None:
+    """The sentence for a window that has no frame `steps` ahead; None if it has one."""
+    hop = math.prod(strides)
+    frames = -(-samples // hop)
+    if steps < frames:
+        return None
+    return (
+        f"encoders.steps was {steps}, but a window of views.samples={samples} has {frames} frames of {hop} samples; "
+        "use fewer steps or a longer window"
+    )
+
+
 class Predictive(nn.Module, AbstractEncoders):
     """Every frame's context predicts the frames 1 to `steps` ahead.
 
@@ -92,7 +104,12 @@ class Predictive(nn.Module, AbstractEncoders):
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
-        if choices["encoders"].get("others") != "times":
+        encoders, views = choices["encoders"], choices["views"]
+        if "samples" in views and "strides" in encoders:
+            too_long = _too_many_steps(encoders["steps"], views["samples"], encoders["strides"])
+            if too_long:
+                return too_long
+        if encoders.get("others") != "times":
             return None
         for room in ("negatives", "selection"):
             if parts[room].remembers_instances:
@@ -129,12 +146,9 @@ class Predictive(nn.Module, AbstractEncoders):
             return
         self.listener = ConvGRU(width, context, strides, pooling)
         self.window = -(-samples // self.listener.hop)
-        if steps >= self.window:
-            raise UserError(
-                f"encoders.steps was {steps}, but a window of views.samples={samples} has {self.window} "
-                "frames of "
-                f"{self.listener.hop} samples; use fewer steps or a longer window"
-            )
+        too_long = _too_many_steps(steps, samples, strides)
+        if too_long:
+            raise UserError(too_long)
         self.predictors = nn.ModuleList(nn.Linear(context, width, bias=False) for _ in range(steps))
 
     def group_of(self, key: int) -> int:
