@@ -1,5 +1,5 @@
-"""Information from samples (`estimate_mi` and what follows from it), from probabilities (`info`), and densities
-learned by contrasting data with noise (`fit_density`)."""
+"""Information from samples (`estimate_mi` and what follows from it), from probabilities (`info`), and
+densities learned by contrasting data with noise (`fit_density`)."""
 
 from nearfar.estimate import info
 from nearfar.estimate.chain import Derived, estimate_cmi, pointwise_mi, total_correlation

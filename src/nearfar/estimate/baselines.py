@@ -15,7 +15,8 @@ MAX_TREE_ROWS = 30_000  # and for a tree, to keep baselines cheap
 
 
 def gaussian_information(x: Array, y: Array) -> float:
-    """-1/2 sum_k log(1 - rho_k^2) over the canonical correlations: the information of jointly Gaussian (x, y).
+    """-1/2 sum_k log(1 - rho_k^2) over the canonical correlations: the information of jointly Gaussian (x,
+    y).
 
     Less the expected value under independence, dx dy / 2n to first order, and never below zero.
     """

@@ -82,13 +82,15 @@ def candidate_bounds(
     for name, candidate in candidates.items():
         if isinstance(candidate, BarberAgakov):
             raise UserError(
-                "bound was a BarberAgakov object, which needs a conditional density log q(y | x), and critics are "
+                "bound was a BarberAgakov object, which needs a conditional density log q(y | x), and "
+                "critics are "
                 "log ratios; the name barber-agakov fits a density and counts the entropy"
             )
         sampling = arrange(candidate, negatives, samples, 0, torch.device("cpu"))[0].sampling
         if candidate.certificate(sampling).status == "objective only":
             raise UserError(
-                f"bound was {name}, which does not estimate information; expected auto, {', '.join(ESTIMATES)}"
+                f"bound was {name}, which does not estimate information; expected auto, "
+                f"{', '.join(ESTIMATES)}"
             )
     return candidates
 
@@ -136,8 +138,9 @@ def choose_bound(
 ) -> tuple[str, dict[str, BoundValue]]:
     """The first candidate, unless a later one is clearly above it on validation rows; and their values there.
 
-    All are lower bounds, so a higher one is tighter. A bound without a ceiling must exceed by its own error, and
-    enough pairs must carry it. A fold chooses on rows that it does not report, so its value stays a bound.
+    All are lower bounds, so a higher one is tighter. A bound without a ceiling must exceed by its own error,
+    and enough pairs must carry it. A fold chooses on rows that it does not report, so its value stays a
+    bound.
     """
     best = next(iter(candidates))
     if len(candidates) == 1:
@@ -172,8 +175,8 @@ def _measure_blocks(
 def effective_samples(f: Tensor) -> float:
     """Effective sample size of the mean of e^f over pairs that do not belong together.
 
-    (sum w)^2 / sum w^2, with w the sums over the pairs of an anchor or of a key, whichever is less. A mean that
-    rests on a few of them says nothing about its expectation.
+    (sum w)^2 / sum w^2, with w the sums over the pairs of an anchor or of a key, whichever is less. A mean
+    that rests on a few of them says nothing about its expectation.
     """
     sizes = []
     for scores in (f, f.T):
@@ -185,8 +188,9 @@ def effective_samples(f: Tensor) -> float:
 def optimism(bound: AbstractBound, scores: FoldScores, negatives: Contrast, seed: int) -> float:
     """How much higher the bound is on training rows than on unseen rows, in nats.
 
-    Over all folds each sample counts in both means, so the difference is the effect of fitting. Half of it raises the
-    former, and about as much is missing from the latter (Akaike's argument): the information may be that much higher.
+    Over all folds each sample counts in both means, so the difference is the effect of fitting. Half of it
+    raises the former, and about as much is missing from the latter (Akaike's argument): the information may
+    be that much higher.
     """
 
     def mean_value(blocks: list[Tensor]) -> float:
@@ -204,11 +208,12 @@ def optimism(bound: AbstractBound, scores: FoldScores, negatives: Contrast, seed
 
 
 def _shift_scores(bound: AbstractBound, f: Tensor, validation: Tensor) -> Tensor:
-    """Scores as log density ratios: the mean of e^f over negatives is one, by a constant from validation rows.
+    """Scores as log density ratios: the mean of e^f over negatives is one, by a constant from validation
+    rows.
 
-    Bounds without a ceiling have a best constant near it, found there too. No ratio above the number of pairs can be
-    seen in that many pairs, so neither constant nor scores exceed its logarithm. The result is another critic, fixed
-    before the pairs are seen, and the claim holds for every critic.
+    Bounds without a ceiling have a best constant near it, found there too. No ratio above the number of pairs
+    can be seen in that many pairs, so neither constant nor scores exceed its logarithm. The result is another
+    critic, fixed before the pairs are seen, and the claim holds for every critic.
     """
     negatives = paired_scores(validation).negative
     log_pairs = negatives.count().sum().log()

@@ -1,6 +1,6 @@
 """Estimates by a bound or critic that the user chose: the value of the bound is the estimate.
 
-fit      a network on four fifths of the rows, stopped early on a sixth of those (fit.py); or the stack of ratios
+fit      a network on 4/5 of the rows, stopped early on a sixth of those (fit.py); or a stack of ratios
 measure  the bound on the last fifth, which is unseen; every fifth takes its turn (measure.py)
 """
 

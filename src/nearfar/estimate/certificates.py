@@ -28,8 +28,10 @@ NORMAL = (
     "the mean over folds is taken as normal (central limit theorem of cross-validation, Bayle et al. 2020)"
 )
 BEST = (
-    "the best estimate, no bound: the mean log ratio of unseen rows plus the measured loss from fitting to few rows; "
-    "the coverage of its interval was measured on problems of known information, not proven; at_least is the proven "
+    "the best estimate, no bound: the mean log ratio of unseen rows plus the measured loss from fitting to "
+    "few rows; "
+    "the coverage of its interval was measured on problems of known information, not proven; at_least is the "
+    "proven "
     "number"
 )
 
@@ -37,9 +39,11 @@ BEST = (
 def bound_certificate(
     fold_bounds: Sequence[AbstractBound], negatives: Contrast, samples: int, candidates: int
 ) -> Certificate:
-    """The certificate of the folds' bounds for held-out blocks of `samples` rows, chosen among `candidates` bounds.
+    """The certificate of the folds' bounds for held-out blocks of `samples` rows, chosen among `candidates`
+    bounds.
 
-    It is that of the bound chosen most often, with the highest ceiling. All bounds to choose from are proven alike.
+    It is that of the bound chosen most often, with the highest ceiling. All bounds to choose from are proven
+    alike.
     """
     claims = [
         bound.certificate(arrange(bound, negatives, samples, 0, torch.device("cpu"))[0].sampling)
@@ -112,7 +116,8 @@ def ceiling_warnings(high: float, ceiling: float | None) -> list[str]:
     if ceiling is None or high <= NEAR_CEILING * ceiling:
         return []
     return [
-        f"the estimate is near its ceiling of {ceiling:.2f} nats, so the information may be higher; more samples "
+        f"the estimate is near its ceiling of {ceiling:.2f} nats, so the information may be higher; more "
+        "samples "
         "raise the ceiling, and so does bound=ml-cpc"
     ]
 
@@ -128,7 +133,8 @@ def bound_warnings(
     ]
     if min(sizes, default=math.inf) < MIN_EFFECTIVE_SAMPLES:
         warnings.append(
-            f"the mean of e^f rests on {min(sizes):.1f} effective anchors of a fold, too few to know its expectation: "
+            f"the mean of e^f rests on {min(sizes):.1f} effective anchors of a fold, too few to know its "
+            "expectation: "
             "the value is unreliable; use bound=infonce or more samples"
         )
     if total.nats + 3 * total.error < 0:

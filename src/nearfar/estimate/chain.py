@@ -24,7 +24,10 @@ from nearfar.estimate.rows import group_numbers, split_folds
 from nearfar.estimate.samples import Discrete, SamplePair, check_pair, check_varies, gap_notes
 from nearfar.system.hardware import one_thread
 
-CONDITION = "a {} of best estimates, no bound: {}; its interval combines their errors row by row and what each may miss"
+CONDITION = (
+    "a {} of best estimates, no bound: {}; its interval combines their errors row by row and what "
+    "each may miss"
+)
 
 
 @dataclass(frozen=True)
@@ -85,18 +88,19 @@ def estimate_cmi(
     for k, column in enumerate(y_values.T if same_length else ()):
         if any(np.array_equal(column[complete], z_column) for z_column in z_table.values[complete].T):
             raise UserError(
-                f"y column {k} is also in z, so that its information given z is zero; leave it out of one of them"
+                f"y column {k} is also in z, so that its information given z is zero; leave it out of one of "
+                "them"
             )
     words = x_table.words, z_table.words
     joint = check_pair(_concatenate(x_table.values, z_table.values, "xz", words), y, discrete, groups)
     width = x_table.values.shape[1]
-    given = replace(
+    condition = replace(
         joint,
         x=joint.x[:, width:],
         kinds=(joint.kinds[0][width:], joint.kinds[1]),
         names=(joint.names[0][width:], joint.names[1]),
     )
-    terms = [_cross_fit(pair, folds, seed) for pair in (joint, given)]
+    terms = [_cross_fit(pair, folds, seed) for pair in (joint, condition)]
     return _combine(
         terms, (1.0, -1.0), len(joint.x), confidence, "difference", "I((x, z); y) - I(z; y)", joint.notes
     )
@@ -126,7 +130,8 @@ def total_correlation(
     total = _combine(terms, (1.0,) * len(terms), len(values), confidence, "sum", "the chain rule", notes)
     if max(total.terms) > math.log(len(values)):
         warning = (
-            f"the others have more than log n = {math.log(len(values)):.2f} nats about one column: it may be a "
+            f"the others have more than log n = {math.log(len(values)):.2f} nats about one column: it may be "
+            "a "
             "function of them, and the total correlation infinite"
         )
         return replace(total, warnings=(*total.warnings, warning))
@@ -136,7 +141,10 @@ def total_correlation(
 def pointwise_mi(
     x: Any, y: Any, *, discrete: Discrete = "auto", groups: Any = None, folds: int = 5, seed: int = 0
 ) -> Float[np.ndarray, "sample"]:
-    """log p(x, y) / (p(x) p(y)) at every row, in nats, by ratios not fitted to it; NaN where a row has gaps."""
+    """log p(x, y) / (p(x) p(y)) at every row, in nats, by ratios not fitted to it.
+
+    NaN where a row has gaps.
+    """
     pair = check_pair(x, y, discrete, groups)
     values = np.full(len(as_columns(x, "x").values), np.nan)
     values[pair.rows] = pointwise_values(_cross_fit(pair, folds, seed).folds, len(pair.x))
@@ -185,7 +193,7 @@ def _combine(
     error = float(per_unit.std() / math.sqrt(len(per_unit)))
     nats = sum(sign * estimate.nats for sign, estimate in zip(signs, best, strict=True))
     # the upper spread of a subtracted term is a lower spread of the total
-    below, above = (
+    down, up = (
         math.hypot(
             error,
             MIN_SPREAD,
@@ -199,7 +207,7 @@ def _combine(
     z = float(norm.ppf((1 + confidence) / 2))
     return Derived(
         max(0.0, nats),
-        (max(0.0, nats - z * below), max(0.0, nats) + z * above),
+        (max(0.0, nats - z * down), max(0.0, nats) + z * up),
         confidence,
         Certificate("not covered", CONDITION.format(kind, formula), None),
         tuple(estimate.nats for estimate in best),

@@ -41,7 +41,10 @@ class ColumnTable:
 
 
 def as_columns(values: Any, name: str, first_line: int | None = None) -> ColumnTable:
-    """Converts a sample to columns. `name` and `first_line` (line of the first row in a file) appear in errors."""
+    """Converts a sample to columns.
+
+    `name` and `first_line` (line of the first row in a file) appear in errors.
+    """
     parts, levels, names = [], [], []
     for title, column in named_columns(values):
         array = _as_array(column, f"{name} column {title}" if title else name)
@@ -124,41 +127,41 @@ def arrow_cells(column: Any) -> list[Any] | np.ndarray:
     return column.to_numpy() if numeric and not column.null_count else column.to_pylist()
 
 
-def is_empty(column: Any, where: str) -> bool:
+def is_empty(column: Any, label_text: str) -> bool:
     """Whether every cell is a gap."""
-    array = _as_array(column, where)
+    array = _as_array(column, label_text)
     if array.dtype.kind in "biu":
         return not array.size
     return all(map(_is_gap, array.ravel().tolist()))
 
 
-def _as_array(values: Any, where: str) -> np.ndarray:
+def _as_array(values: Any, label_text: str) -> np.ndarray:
     if isinstance(values, torch.Tensor):
         values = values.detach().to_dense().cpu()
         values = (values.double() if values.is_floating_point() else values).numpy()  # numpy has no bfloat16
     try:
         return np.asarray(values)
     except ValueError as error:
-        raise UserError(f"{where} is not a table of numbers: its rows have different lengths") from error
+        raise UserError(f"{label_text} is not a table of numbers: its rows have different lengths") from error
 
 
 def _as_numbers(
-    column: np.ndarray, where: str, first_line: int | None
+    column: np.ndarray, label_text: str, first_line: int | None
 ) -> tuple[Float[np.ndarray, "sample"], tuple[str, ...]]:
     """The column as float64; for a text column its codes, and the word of each code."""
     if column.dtype.kind in NUMERIC_KINDS:
         with np.errstate(over="ignore"):  # values beyond float64 become infinite and are reported later
-            return _check_distinguishable(column.astype(np.float64), column, where), ()
+            return _check_distinguishable(column.astype(np.float64), column, label_text), ()
     if column.dtype.kind in "mM":
         return np.where(np.isnat(column), np.nan, column.astype("int64").astype(float)), ()
     if column.dtype.kind not in "OUS":
-        raise UserError(f"{where} holds {column[0]!r}, which is not a number")
+        raise UserError(f"{label_text} holds {column[0]!r}, which is not a number")
     cells = column.tolist()
     gap = np.array([_is_gap(cell) for cell in cells])
     numbers = [None if missing else _as_number(cell) for cell, missing in zip(cells, gap, strict=True)]
     numeric = np.array([number is not None for number in numbers])
     if not (~gap).any():
-        raise UserError(f"{where} is empty")
+        raise UserError(f"{label_text} is empty")
     if numeric.sum() < MIN_NUMERIC_SHARE * (~gap).sum():
         codes = np.full(len(cells), np.nan)
         words = [str(cells[place]) for place in np.flatnonzero(~gap)]
@@ -170,20 +173,22 @@ def _as_numbers(
         row = int(wrong[0])
         line = "" if first_line is None else f" (line {row + first_line})"
         raise UserError(
-            f"{where} holds {cells[row]!r} at row {row}{line}, which is not a number although at least half of "
+            f"{label_text} holds {cells[row]!r} at row {row}{line}, which is not a number although at least half "
+            "of "
             "the column is; leave it empty if it is a gap"
         )
     values = np.array([np.nan if number is None else number for number in numbers], dtype=float)
-    return _check_distinguishable(values, column, where), ()
+    return _check_distinguishable(values, column, label_text), ()
 
 
-def _check_distinguishable(numbers: np.ndarray, column: np.ndarray, where: str) -> np.ndarray:
+def _check_distinguishable(numbers: np.ndarray, column: np.ndarray, label_text: str) -> np.ndarray:
     """Refuses different whole numbers that are so large that float64 makes them all equal."""
     if len(numbers) and abs(numbers[0]) >= MAX_EXACT and (numbers == numbers[0]).all():
         different = np.flatnonzero(column != column[0])
         if len(different):
             raise UserError(
-                f"{where} holds {column[0]} and {column[different[0]]}, which are one number in float64, as all "
+                f"{label_text} holds {column[0]} and {column[different[0]]}, which are one number in float64, as "
+                "all "
                 "of the column is; subtract what they share, or give them as words"
             )
     return numbers

@@ -1,7 +1,8 @@
 """Cross-fitting: a stack of ratios per fold, and what the fold's unseen rows say about it.
 
-Every fold yields the log ratio at each unseen row, whose mean gives the best estimate; the value of InfoNCE with the
-ratio as critic, which is the proven number; and how much lower both are with half the rows to learn from.
+Every fold yields the log ratio at each unseen row, whose mean gives the best estimate; the value of InfoNCE
+with the ratio as critic, which is the proven number; and how much lower both are with half the rows to learn
+from.
 """
 
 import math
@@ -42,8 +43,9 @@ MIN_BIN_COUNT = 20
 class BlockStatistics:
     """The scores of all pairs of a block, reduced: no n x n matrix is stored.
 
-    `bound`: InfoNCE's terms, each less the effect of its row as a negative (Hájek's projection), so that their
-    spread is that of the mean. `terms`: the same for the mean of f less log mean e^f of mismatched pairs.
+    `bound`: InfoNCE's terms, each less the effect of its row as a negative (Hájek's projection), so that
+    their spread is that of the mean. `terms`: the same for the mean of f less log mean e^f of mismatched
+    pairs.
     """
 
     log_mean: float  # log of the mean of e^f over mismatched pairs
@@ -121,23 +123,24 @@ def fit_fold(x: Array, y: Array, kinds: Kinds, split: Split, unit: np.ndarray, s
 def _detectable_information(x: SideRows, y: SideRows) -> float:
     """Minimum detectable information for this dimension and sample size, in nats.
 
-    A dependence with k free parameters costs k / 2n nats to learn from n rows (Wilks 1938), capped because ratios
-    are shrunk towards independence; chance moves that by its square root.
+    A dependence with k free parameters costs k / 2n nats to learn from n rows (Wilks 1938), capped because
+    ratios are shrunk towards independence; chance moves that by its square root.
     """
     rows = len(x)
-    free = x.degrees_of_freedom(FUNCTIONS_PER_NUMBER) * y.degrees_of_freedom(FUNCTIONS_PER_NUMBER)
+    parameters = x.degrees_of_freedom(FUNCTIONS_PER_NUMBER) * y.degrees_of_freedom(FUNCTIONS_PER_NUMBER)
     numeric = x.code is None and y.code is None
     cap = rows * (MAX_NUMBER_FREEDOM if numeric else MAX_LEVEL_FREEDOM)
-    return (min(free, cap) + math.sqrt(2 * min(free, rows))) / (2 * rows)
+    return (min(parameters, cap) + math.sqrt(2 * min(parameters, rows))) / (2 * rows)
 
 
 def _level_change(
     half_fit: Ratio, pairs: list[tuple[SideRows, SideRows]], full_fit: list[BlockStatistics]
 ) -> float:
-    """How much lower the level of InfoNCE's denominators is with the half fit than with the full fit, in nats.
+    """How much lower the level of InfoNCE's denominators is with the half fit than with the full fit, in
+    nats.
 
-    The level is the mean of r under independence, row by row, so that an outlier counts as one row. Near its ceiling
-    InfoNCE shows no difference, and the levels are taken as equal.
+    The level is the mean of r under independence, row by row, so that an outlier counts as one row. Near its
+    ceiling InfoNCE shows no difference, and the levels are taken as equal.
     """
     pairs, full_fit = pairs[:HALF_FIT_BLOCKS], full_fit[:HALF_FIT_BLOCKS]
     if any(block.bound.mean() > NEAR_CEILING * math.log(len(block.log_ratio)) for block in full_fit):
@@ -204,11 +207,12 @@ def mean_expected_variance(folds: list[FittedFold]) -> float:
 def independence_p_value(folds: list[FittedFold]) -> float:
     """p-value of independence, by permutations of y.
 
-    The sum of f over unseen rows is compared with its distribution over permutations, which is normal in the limit
-    with known mean and variance (Hoeffding 1951). Critics were fitted to other rows, so none is fitted again.
+    The sum of f over unseen rows is compared with its distribution over permutations, which is normal in the
+    limit with known mean and variance (Hoeffding 1951). Critics were fitted to other rows, so none is fitted
+    again.
 
-    Two folds meet twice, the rows of each under the critic of the other. Under independence both are nearly the same
-    number, so the variance of the sum over folds is twice that of its parts.
+    Two folds meet twice, the rows of each under the critic of the other. Under independence both are nearly
+    the same number, so the variance of the sum over folds is twice that of its parts.
     """
     z = []
     for fold in folds:
@@ -248,7 +252,8 @@ def pointwise_values(folds: list[FittedFold], rows: int) -> Float[np.ndarray, "r
 
 
 def calibration(folds: list[FittedFold]) -> list[tuple[float, float]]:
-    """(predicted log r, log of how much more frequent it is among rows than mismatched pairs): equal if r is right."""
+    """(predicted log r, log of how much more frequent it is among rows than mismatched pairs): equal if r is
+    right."""
     counts = np.sum([block.histogram for fold in folds for block in fold.blocks], axis=0)
     middle = (EDGES[1:] + EDGES[:-1]) / 2
     level = float(np.mean([normaliser(fold) for fold in folds]))

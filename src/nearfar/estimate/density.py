@@ -4,9 +4,9 @@
     fit_density(network, data, noise, partition="zero")      c = 0: the model is normalised, or becomes so
     fit_density(gaussian, data, noise, nu=100)               closer to maximum likelihood, more expensive
 
-A model gives log p0(u; alpha) and need not integrate to one. Logistic regression of N data points against nu N
-points of noise with a known density is optimal where the model is the density of the data, scale included. So no
-integral is computed.
+A model gives log p0(u; alpha) and need not integrate to one. Logistic regression of N data points against nu
+N points of noise with a known density is optimal where the model is the density of the data, scale included.
+So no integral is computed.
 """
 
 import copy
@@ -53,8 +53,8 @@ def nce_loss(
 ) -> Float[Tensor, ""]:
     """Minus Liu 2022, Eq. 10: -mean log h(x) - nu mean log(1 - h(y)), h = p / (p + nu p_n) (Eq. 5, 6).
 
-    `data` and `noise` are log-ratios G = log p - log p_n of the model to the noise (Sáez Maldonado 2021, Eq. 8) at points of
-    either kind; h = sigmoid(G - log nu).
+    `data` and `noise` are log-ratios G = log p - log p_n of the model to the noise (Sáez Maldonado 2021, Eq.
+    8) at points of either kind; h = sigmoid(G - log nu).
     """
     shift = torch.as_tensor(nu, dtype=data.dtype, device=data.device).log()
     return F.softplus(shift - data).mean() + nu * F.softplus(noise - shift).mean()
@@ -72,15 +72,16 @@ def fit_density(
 ) -> Density[Model]:
     """Fits a copy of `model`, whose call gives log p0(u; alpha) for each point, to `data`.
 
-    `nu`: points of noise per point of data (Liu 2022, Eq. 5); as it grows the gradient approaches that of maximum
-    likelihood (Eq. 20-23). `partition`: whether c = -log Z is a parameter (Eq. 9) or zero (Eq. 22), which suits models
-    that are normalised or flexible enough to become so. Full-batch L-BFGS for up to `steps` iterations. The same
-    `seed` gives the same noise and the same fit.
+    `nu`: points of noise per point of data (Liu 2022, Eq. 5); as it grows the gradient approaches that of
+    maximum likelihood (Eq. 20-23). `partition`: whether c = -log Z is a parameter (Eq. 9) or zero (Eq. 22),
+    which suits models that are normalised or flexible enough to become so. Full-batch L-BFGS for up to
+    `steps` iterations. The same `seed` gives the same noise and the same fit.
     """
     _check(data, nu, partition, steps, seed)
     if not isinstance(model, nn.Module) or not isinstance(noise, NoiseDistribution):
         raise UserError(
-            f"model was {type(model).__name__} and noise {type(noise).__name__}; a torch module and something with "
+            f"model was {type(model).__name__} and noise {type(noise).__name__}; a torch module and "
+            "something with "
             "sample and log_prob, such as a torch distribution, are needed"
         )
     with torch.random.fork_rng(devices=[data.device] if data.is_cuda else []):
@@ -88,7 +89,8 @@ def fit_density(
         contrast = noise.sample(torch.Size([max(1, round(nu * len(data)))])).to(data)
     if contrast.shape[1:] != data.shape[1:]:
         raise UserError(
-            f"noise must be points like the data, of shape {tuple(data.shape[1:])}; they were {tuple(contrast.shape[1:])}"
+            f"noise must be points like the data, of shape {tuple(data.shape[1:])}; they were "
+            f"{tuple(contrast.shape[1:])}"
         )
     ratio = len(contrast) / len(data)  # nu after rounding
     model = copy.deepcopy(model)
@@ -132,7 +134,8 @@ def _minimise(loss: Callable[[], Tensor], parameters: list[Tensor], steps: int) 
         final = float(loss())
     if not final < float("inf"):
         raise UserError(
-            f"the fit diverged (its loss is {final}); start the model nearer to the data or use noise more like them"
+            f"the fit diverged (its loss is {final}); start the model nearer to the data or use noise more "
+            "like them"
         )
     return final
 
@@ -157,7 +160,8 @@ def _check(data: Tensor, nu: float, partition: str, steps: int, seed: int) -> No
 def _check_model(values: Tensor, data: Tensor) -> None:
     if values.shape != data.shape[:1]:
         raise UserError(
-            f"model must give one log-density per point, {tuple(data.shape[:1])}; it gave {tuple(values.shape)}"
+            f"model must give one log-density per point, {tuple(data.shape[:1])}; it gave "
+            f"{tuple(values.shape)}"
         )
     if not torch.isfinite(values).all():
         raise UserError(
@@ -165,7 +169,7 @@ def _check_model(values: Tensor, data: Tensor) -> None:
         )
 
 
-def _log_noise(noise: NoiseDistribution, points: Tensor, which: str) -> Float[Tensor, "point"]:
+def _log_noise(noise: NoiseDistribution, points: Tensor, points_name: str) -> Float[Tensor, "point"]:
     """log p_n, which must be finite wherever there are data (Sáez Maldonado 2021, Thm 4.1)."""
     try:
         with torch.no_grad():
@@ -178,5 +182,7 @@ def _log_noise(noise: NoiseDistribution, points: Tensor, which: str) -> Float[Te
             f"{tuple(values.shape)} (torch.distributions.Independent joins dimensions)"
         )
     if not torch.isfinite(values).all():
-        raise UserError(f"noise has no density at some points of {which}; use noise that covers all the data")
+        raise UserError(
+            f"noise has no density at some points of {points_name}; use noise that covers all the data"
+        )
     return values.to(points.dtype)

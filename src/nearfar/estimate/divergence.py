@@ -1,6 +1,7 @@
 """KL(p || q) from a sample of each, by the same stack of ratios with the sample's name as a category.
 
-The rows of both are put together with a label. A ratio r(z, label) gives log p(z) / q(z) = log r(z, p) - log r(z, q).
+The rows of both are put together with a label. A ratio r(z, label) gives log p(z) / q(z) = log r(z, p) - log
+r(z, q).
 On unseen rows the bound of NWJ holds for any function f: KL >= E_p[f] - E_q[e^f] + 1 (Nguyen et al. 2010).
 """
 
@@ -24,7 +25,8 @@ from nearfar.system.hardware import one_thread
 
 MAX_OUTSIDE = 0.1  # share of p's rows outside the range of q
 OUTSIDE = (
-    "{:.0%} of the rows of p lie outside the range of q: if q cannot be there the divergence is infinite, and no "
+    "{:.0%} of the rows of p lie outside the range of q: if q cannot be there the divergence is infinite, "
+    "and no "
     "sample shows how large it is otherwise; only at_least holds"
 )
 DEPENDENT = "rows of {} are copies of one another, or follow their neighbours as in a time series"
@@ -70,7 +72,8 @@ class FoldRatios:
 
 
 def estimate_kl(p: Any, q: Any, *, folds: int = 5, confidence: float = 0.9, seed: int = 0) -> Divergence:
-    """KL(p || q) in nats, between the distributions of two samples with the same columns and independent rows."""
+    """KL(p || q) in nats, between the distributions of two samples with the same columns and independent
+    rows."""
     table, p_rows = stack_samples(p, q, ("p", "q"))
     complete = table.complete
     sides = table.values[:p_rows][complete[:p_rows]], table.values[p_rows:][complete[p_rows:]]
@@ -102,7 +105,10 @@ def estimate_kl(p: Any, q: Any, *, folds: int = 5, confidence: float = 0.9, seed
 
 
 def _share_outside(p: np.ndarray, q: np.ndarray, kinds: np.ndarray) -> float:
-    """The largest share, over columns, of p's rows outside the range (or the levels) of q; 0 if it is small."""
+    """The largest share, over columns, of p's rows outside the range (or the levels) of q.
+
+    0 if it is small.
+    """
     shares = [
         (~np.isin(a, b)).mean() if is_category else ((a < b.min()) | (a > b.max())).mean()
         for a, b, is_category in zip(p.T, q.T, kinds, strict=True)
@@ -165,7 +171,8 @@ def _divergence(
     effective = float(weight.sum() ** 2 / (weight**2).sum())
     enough = effective >= MIN_EFFECTIVE_SAMPLES
     condition = (
-        "the ratio was fitted to other rows (NWJ's bound holds for every function); the means are taken as normal"
+        "the ratio was fitted to other rows (NWJ's bound holds for every function); the means are taken as "
+        "normal"
         if enough
         else f"the mean of p / q over q rests on {effective:.1f} effective rows: nothing is claimed"
     )
@@ -193,8 +200,8 @@ def _weight_variance(on_p: np.ndarray, weight: np.ndarray) -> float:
 def _lower_limit(on_p: np.ndarray, on_q: np.ndarray, errors: float) -> float:
     """The bound of NWJ less `errors` standard errors.
 
-    f is cut at the logarithm of the number of q's rows, beyond which no ratio shows among them. That is another
-    function, fixed beforehand.
+    f is cut at the logarithm of the number of q's rows, beyond which no ratio shows among them. That is
+    another function, fixed beforehand.
     """
     highest = math.log(len(on_q))
     on_p, weight = np.minimum(on_p, highest), np.exp(np.minimum(on_q, highest))

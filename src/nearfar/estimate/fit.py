@@ -55,7 +55,8 @@ class CriticTraining:
                 )
         if not self.lr > 0 or not self.weight_decay >= 0 or not 0 < self.average <= 1:
             raise UserError(
-                f"training's lr, weight_decay and average were {self.lr}, {self.weight_decay} and {self.average}; "
+                f"training's lr, weight_decay and average were {self.lr}, {self.weight_decay} and "
+                f"{self.average}; "
                 "they must be above 0, at least 0, and in (0, 1]"
             )
 
@@ -63,9 +64,9 @@ class CriticTraining:
 class InitialisedCritic(nn.Module):
     """f(x, y) = a first guess from the canonical correlations r, plus a critic.
 
-    `gaussian`: the log ratio of Gaussians, per pair -log(1-r^2)/2 - (r^2 x^2 + r^2 y^2 - 2 r x y) / (2 (1-r^2)).
-    `table`: log(1 + sum_k r_k x_k y_k), the log ratio of two discrete variables (Lancaster's expansion: canonical
-    pairs of indicators diagonalise the table). `nothing`: zero.
+    `gaussian`: the log ratio of Gaussians, per pair -log(1-r^2)/2 - (r^2 x^2 + r^2 y^2 - 2 r x y) / (2
+    (1-r^2)). `table`: log(1 + sum_k r_k x_k y_k), the log ratio of two discrete variables (Lancaster's
+    expansion: canonical pairs of indicators diagonalise the table). `nothing`: zero.
     """
 
     r: Tensor

@@ -4,8 +4,8 @@
     kl([1.0, 0.0], [0.5, 0.5])                      0.693
     mutual_information([[0.5, 0.0], [0.0, 0.5]])    0.693
 
-A joint distribution is a matrix: entry [x, y] is the probability of X = x and Y = y. Lists, numpy arrays and torch
-tensors go in, a Python float comes out. 0 log 0 counts as 0. A sum within 1e-6 of one is
+A joint distribution is a matrix: entry [x, y] is the probability of X = x and Y = y. Lists, numpy arrays and
+torch tensors go in, a Python float comes out. 0 log 0 counts as 0. A sum within 1e-6 of one is
 rescaled to one; any other is refused.
 """
 
@@ -22,7 +22,10 @@ TOLERANCE = 1e-6  # of the sum, for distributions in single precision
 
 
 def entropy(p: Any, base: float = math.e) -> float:
-    """H(X) = -sum_x p(x) log p(x) (Sáez Maldonado 2021, Def. 3.1.1); of a matrix, the joint entropy H(X, Y)."""
+    """H(X) = -sum_x p(x) log p(x) (Sáez Maldonado 2021, Def. 3.1.1).
+
+    Of a matrix, the joint entropy H(X, Y).
+    """
     p = _distribution(p, "p")
     return _in_base(-_expected_log(p, p), base)
 
@@ -40,7 +43,8 @@ def kl(p: Any, q: Any, base: float = math.e) -> float:
 
 
 def conditional_entropy(joint: Any, given: Literal["x", "y"] = "y", base: float = math.e) -> float:
-    """H(X | Y) = -sum_{x,y} p(x, y) log(p(x, y) / p(y)) (Sáez Maldonado 2021, Def. 3.1.2), X along rows, Y along columns.
+    """H(X | Y) = -sum_{x,y} p(x, y) log(p(x, y) / p(y)) (Sáez Maldonado 2021, Def. 3.1.2), X along rows, Y
+    along columns.
 
     `given="y"`, the default, is the thesis's H(X | Y); `given="x"` is H(Y | X).
     """
@@ -68,7 +72,10 @@ def _expected_log(p: np.ndarray, q: np.ndarray) -> float:
 
 
 def _in_base(nats: float, base: float) -> float:
-    """Converts nats to another base. Every quantity here is at least zero; rounding must not make it negative."""
+    """Converts nats to another base. Every quantity here is at least zero.
+
+    Rounding must not make it negative.
+    """
     numeric = isinstance(base, (int, float)) and not isinstance(base, bool)
     if not numeric or not 1 < base < math.inf:
         raise UserError(f"base was {base!r}; expected a number above 1: 2 for bits, e for nats")

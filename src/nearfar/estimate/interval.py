@@ -4,9 +4,9 @@
     missing     what the ratio misses
     nats        held out + missing, where held out is clearly above zero
 
-A mean over unseen rows is low by the divergence of the truth from the ratio. Two things measure it: halving the rows
-increases it (learning curve), and training rows look better by as much again (Akaike). Rows of a level that training
-did not see contribute nothing.
+A mean over unseen rows is low by the divergence of the truth from the ratio. Two things measure it: halving
+the rows increases it (learning curve), and training rows look better by as much again (Akaike). Rows of a
+level that training did not see contribute nothing.
 
 The upper end also allows for what no ratio can express: a share of the estimate that falls with the rows, the
 minimum detectable information, and rows of new levels. The constants are measured, not derived:
@@ -22,7 +22,8 @@ from scipy.stats import chi2, norm
 
 from nearfar.estimate.crossfit import FOLD_VARIANCE, FittedFold, mean_expected_variance, normaliser
 
-# missing = min(1.2 curve + 0.2 fit, 0.6 curve + 0.4 fit): halving a small sample loses more than doubling it gains,
+# missing = min(1.2 curve + 0.2 fit, 0.6 curve + 0.4 fit): halving a small sample loses more than doubling it
+# gains,
 # and training rows look better also where the ratio is as good as it can be
 CURVE_FACTORS, FIT_FACTORS = (1.2, 0.6), (0.2, 0.4)
 SPREAD_BELOW, SPREAD_ABOVE = 0.5, 0.8  # standard deviation of what is missing, relative to it
@@ -32,7 +33,8 @@ MAX_UNSEEN_LEVELS = 0.9  # share of rows with unseen levels from which extrapola
 CLEAR_ERRORS = 3.0  # standard errors above zero from which the interval treats folds as independent
 MIN_SPREAD = 0.002  # nats
 UNFITTED = (
-    "no model could be fitted to these columns, so their information is unknown: the estimate is no evidence of "
+    "no model could be fitted to these columns, so their information is unknown: the estimate is no evidence "
+    "of "
     "independence, and there is no interval; give fewer columns or levels, or more rows"
 )
 
@@ -112,7 +114,8 @@ def estimate_from(summary: FoldSummary, confidence: float) -> BestEstimate:
     z = float(norm.ppf((1 + confidence) / 2))
     spread_below = SPREAD_BELOW * missing
     down = z * math.hypot(error, spread_below, MIN_SPREAD)
-    # the upper end counts the whole measured loss, or the minimum detectable information if that is more. What no
+    # the upper end counts the whole measured loss, or the minimum detectable information if that is more.
+    # What no
     # ratio can express, hard edges above all, falls like the squared error of kernels at a jump
     # (Donoho & Johnstone 1998): nats are lost in proportion to the square
     misfit = MISFIT * summary.rows**-0.5 * positive
@@ -145,8 +148,8 @@ def _upper_quantile(nats: float, down: float, confidence: float) -> float:
     """
     positive = max(0.0, nats)
     share = 1.0 if positive >= down else positive / down
-    below = (1 - confidence) / 2 * share
-    return float(norm.isf(1 - confidence - below))
+    lower_probability = (1 - confidence) / 2 * share
+    return float(norm.isf(1 - confidence - lower_probability))
 
 
 def _standard_error(folds: list[FittedFold], levels: list[float], units: int) -> float:

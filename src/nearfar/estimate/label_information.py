@@ -2,24 +2,25 @@
 
 The estimate is InfoNCE with the classifier as critic:
 
-    I(x; y) >= E[ f(x_i, y_i) - log( (1/n) sum_j e^f(x_i, y_j) ) ]        f(x, c) any function fitted to other rows
+    I(x; y) >= E[ f(x_i, y_i) - log( (1/n) sum_j e^f(x_i, y_j) ) ]    f(x, c) any function fitted to other rows
 
-Every row is contrasted with the labels of all others, so the sum over j is a sum over classes weighted by their
+Every row is contrasted with the labels of all others, so the sum over j is a sum over classes weighted by
+their
 counts: n x C numbers instead of n x n. The best f is log p(c | x), and then the value is I up to O(1/n).
 
-`lower_limit` is a confidence limit of I that holds at every sample size. For any conditional probability q fitted to
-other rows, I(x; y) >= E[ log q(y | x) - log p(y) ] (Barber & Agakov 2003). If I is at most m, a gambler who stakes the
-share lambda on every row has the wealth
+`lower_limit` is a confidence limit of I that holds at every sample size. For any conditional probability q
+fitted to other rows, I(x; y) >= E[ log q(y | x) - log p(y) ] (Barber & Agakov 2003). If I is at most m, a
+gambler who stakes the share lambda on every row has the wealth
 
     K(m) = prod_i ( 1 + lambda ( log q(y_i | x_i) - log p(y_i) - m ) ),        1 + lambda (...) >= 0,
 
-which does not grow in expectation. So P(K(m) >= 1 / (1 - confidence)) <= 1 - confidence (Markov), for n = 50 as for
-n = 10^6 and however skewed the rows are (Waudby-Smith & Ramdas 2024). The limit is the largest m at which K reaches
-that value. Three quantities are unknown beforehand:
+which does not grow in expectation. So P(K(m) >= 1 / (1 - confidence)) <= 1 - confidence (Markov), for n = 50
+as for n = 10^6 and however skewed the rows are (Waudby-Smith & Ramdas 2024). The limit is the largest m at
+which K reaches that value. Three quantities are unknown beforehand:
 
     p(y)      K is replaced by its minimum over all p, a convex problem
     lambda    K is the mean over stakes, each half the previous one
-    q         is mixed with the uniform distribution, so that no row loses everything; K is the mean over several mixtures
+    q         is mixed with the uniform distribution, so that no row loses everything; K is a mean over mixtures
 
 Every factor falls as m rises, and so does K; bisection finds the largest m. Proofs: docs/certificates.md.
 """
@@ -42,8 +43,10 @@ UNIFORM_SHARES = (0.1, 0.01, 0.001)  # of the uniform distribution in q
 MAX_ITERATIONS = 100  # for p; a handful is enough
 TOLERANCE = 1e-6  # of log K; the remaining gap is subtracted, so that the limit holds however early it stops
 CONDITION = (
-    "the classifier is a probability q(y | x) of labels, so that E[log q(y | x) / p(y)] is at most I (Barber & Agakov "
-    "2003), and its lower limit is that of a test martingale for the least favourable p(y), which holds for any number of "
+    "the classifier is a probability q(y | x) of labels, so that E[log q(y | x) / p(y)] is at most I (Barber "
+    "& Agakov "
+    "2003), and its lower limit is that of a test martingale for the least favourable p(y), which holds for "
+    "any number of "
     "rows and any distribution of them (Waudby-Smith & Ramdas 2024)"
 )
 
@@ -69,11 +72,12 @@ def label_information(
     left_out: int = 0,
     dependent: str = "",
 ) -> dict[str, Any]:
-    """InfoNCE with its jackknife error, a lower confidence limit, and the entropy of the labels, which bounds both.
+    """InfoNCE with its jackknife error, a lower confidence limit, and the entropy of the labels, which bounds
+    both.
 
     scores: logits or log-probabilities of classes. held_out: whether the classifier was fitted to other rows.
-    left_out: rows dropped because they resemble rows that something was fitted to; the information is then that of
-    the others. dependent: why rows are not independent, if they are not.
+    left_out: rows dropped because they resemble rows that something was fitted to; the information is then
+    that of the others. dependent: why rows are not independent, if they are not.
     """
     rows = len(labels)
     if rows < 2:
@@ -109,11 +113,17 @@ def label_information(
 def _population(rows: int, left_out: int) -> str:
     if not left_out:
         return ""
-    return f"; it is the information of instances unlike any fitted on, which {rows} of these {rows + left_out} rows are"
+    total = rows + left_out
+    return (
+        f"; it is the information of instances unlike any fitted on, which {rows} of these {total} rows are"
+    )
 
 
 def lower_limit(scores: Float[Tensor, "row class"], labels: Int[Tensor, "row"], confidence: float) -> float:
-    """A lower confidence limit of the information about the labels, in nats; `scores` as in `label_information`."""
+    """A lower confidence limit of the information about the labels, in nats.
+
+    `scores` as in `label_information`.
+    """
     low, high = 0.0, math.log(scores.shape[1])
     if not is_rejected(low, scores, labels, confidence):
         return 0.0
@@ -155,9 +165,10 @@ def log_wealth(
 ) -> Float64[Tensor, "stake"]:
     """log of the minimum of K over all p(y), for each stake (a share, at most 1, of the largest).
 
-    `log_q` is at least `floor`, and `labels` are 0, 1, ... without gaps. With lambda = stake / (1 + nats - floor)
-    every factor u_i is at least lambda, which makes log K convex in p. At its minimum p_c is proportional to the sum of
-    1 / u_i over the rows of class c. This is iterated, and the gap to the tangent is subtracted.
+    `log_q` is at least `floor`, and `labels` are 0, 1, ... without gaps. With lambda = stake / (1 + nats -
+    floor) every factor u_i is at least lambda, which makes log K convex in p. At its minimum p_c is
+    proportional to the sum of 1 / u_i over the rows of class c. This is iterated, and the gap to the tangent
+    is subtracted.
     """
     share = stakes[:, None] / (1 + nats - floor)
     p = torch.bincount(labels).double().expand(len(stakes), -1) / len(labels)

@@ -25,8 +25,8 @@ MIN_ERROR = 1e-3  # nats
 class LawCheck:
     """One law: the value, what is allowed (three standard errors), and whether it holds.
 
-    `conclusive`: whether these samples could have refuted it. Where three errors exceed half of the expected value,
-    they could not.
+    `conclusive`: whether these samples could have refuted it. Where three errors exceed half of the expected
+    value, they could not.
     """
 
     law: str

@@ -1,9 +1,9 @@
 """The value of a bound on unseen samples, and its standard error.
 
-Every arrangement of anchors and negatives is read from one matrix of scores. `in_batch_arrangement` contrasts each
-anchor with all others, as the proof of InfoNCE allows. `independent_arrangements` gives each anchor negatives that
-are used nowhere else, as the proof of ML-CPC requires. That uses a sample only once, so many random arrangements are
-averaged; each is a lower bound in expectation, and so is their mean.
+Every arrangement of anchors and negatives is read from one matrix of scores. `in_batch_arrangement` contrasts
+each anchor with all others, as the proof of InfoNCE allows. `independent_arrangements` gives each anchor
+negatives that are used nowhere else, as the proof of ML-CPC requires. That uses a sample only once, so many
+random arrangements are averaged; each is a lower bound in expectation, and so is their mean.
 """
 
 import math
@@ -71,7 +71,8 @@ class BoundValue:
 def measure_bound(
     bound: AbstractBound, f: Float[Tensor, "sample sample"], arrangements: Sequence[Arrangement]
 ) -> BoundValue:
-    """Mean over the arrangements, with the jackknife's error, or the error that the critic expects if it is larger."""
+    """Mean over the arrangements, with the jackknife's error, or the error that the critic expects if it is
+    larger."""
     group = torch.arange(len(f), device=f.device) % JACKKNIFE_GROUPS  # rows are in random order already
     nats = _mean_value(bound, f, arrangements, group >= 0)
     left_out = torch.stack([_mean_value(bound, f, arrangements, group != g) for g in range(JACKKNIFE_GROUPS)])
@@ -81,10 +82,11 @@ def measure_bound(
 
 
 def expected_variance(f: Float[Tensor, "sample sample"]) -> float:
-    """Variance of InfoNCE's term if the critic is right: key j belongs to anchor i with chance e^f_ij / sum_k e^f_ik.
+    """Variance of InfoNCE's term if the critic is right: key j belongs to anchor i with chance e^f_ij / sum_k
+    e^f_ik.
 
-    A sample that happens to lack a rare event (a bit that flips once in n rows) has too high a mean and too small a
-    spread at once. A critic that gives the event a positive chance knows that it can happen.
+    A sample that happens to lack a rare event (a bit that flips once in n rows) has too high a mean and too
+    small a spread at once. A critic that gives the event a positive chance knows that it can happen.
     """
     log_share = f.double().log_softmax(dim=1)
     term, chance = log_share + math.log(len(f)), log_share.exp() / len(f)

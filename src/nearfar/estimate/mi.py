@@ -1,13 +1,13 @@
 """Mutual information from samples: `estimate_mi`.
 
-    read       arrays, frames, words; rows with gaps are dropped, categories recognised     (columns.py, samples.py)
-    cross-fit  a stack of ratios for p(x, y) / p(x) p(y), weighted by held-out likelihood   (ratios/, crossfit.py)
+    read       arrays, frames, words; rows with gaps are dropped, categories recognised  (columns.py, samples.py)
+    cross-fit  a stack of ratios for p(x, y) / p(x) p(y), weighted on held-out rows  (ratios/, crossfit.py)
     report     on the last fifth of the rows, never seen; every fifth takes its turn        (interval.py)
 
-Two numbers result. `nats` is the best estimate, with an interval of measured coverage. `at_least` is InfoNCE with the
-stack as critic, a lower bound for any critic, less its sampling error. A bound or critic chosen by name is fitted and
-measured as it is (bound_estimate.py). All of it assumes independent rows: rows.py checks for signs of dependence, and
-`groups` keeps rows that belong together on one side of every split.
+Two numbers result. `nats` is the best estimate, with an interval of measured coverage. `at_least` is InfoNCE
+with the stack as critic, a lower bound for any critic, less its sampling error. A bound or critic chosen by
+name is fitted and measured as it is (bound_estimate.py). All of it assumes independent rows: rows.py checks
+for signs of dependence, and `groups` keeps rows that belong together on one side of every split.
 """
 
 import math
@@ -85,19 +85,20 @@ def estimate_mi(
 ) -> Estimate:
     """Mutual information of two samples, in nats. Row i of x belongs to row i of y.
 
-    x, y: arrays, tensors, lists or frames, (samples,) or (samples, columns), of numbers or words. Rows with gaps are
-        dropped, with a note in `warnings`.
-    bound: "auto" for the best estimate with a proven bound; or a bound or its name, whose value is then the estimate.
-        "ml-cpc" takes the smallest alpha that its theorem covers; "barber-agakov" fits a conditional probability.
-    critic: "auto" for a stack of ratios; a network "separable", "joint", "hybrid" or "bilinear"; or a function from
-        (width of x, width of y) to a critic.
-    negatives: "batch" contrasts a sample with all others of its fold. "independent" gives each its own negatives,
-        which proves more bounds and is less precise.
+    x, y: arrays, tensors, lists or frames, (samples,) or (samples, columns), of numbers or words. Rows with gaps
+        are dropped, with a note in `warnings`.
+    bound: "auto" for the best estimate with a proven bound; or a bound or its name, whose value is then the
+        estimate. "ml-cpc" takes the smallest alpha that its theorem covers; "barber-agakov" fits a
+        conditional probability.
+    critic: "auto" for a stack of ratios; a network "separable", "joint", "hybrid" or "bilinear"; or a function
+        from (width of x, width of y) to a critic.
+    negatives: "batch" contrasts a sample with all others of its fold. "independent" gives each its own
+        negatives, which proves more bounds and is less precise.
     scaling: of numbers for networks: "rank", "standard" or "none".
-    discrete: which columns are categories: "auto" (words, and few distinct values), "all", "none", or all of "x" or
-        "y".
-    groups: a label per row. Rows of one label depend on one another (a subject, a session); rows of different labels
-        are assumed to be independent.
+    discrete: which columns are categories: "auto" (words, and few distinct values), "all", "none", or all
+        of "x" or "y".
+    groups: a label per row. Rows of one label depend on one another (a subject, a session); rows of different
+        labels are assumed to be independent.
     folds, confidence, seed: cross-validation folds, confidence of the interval, seed of splits and fits.
     training: options of a network critic. baselines: whether KSG and a Gaussian are computed too.
     """
@@ -189,22 +190,27 @@ def _limit_warnings(best: BestEstimate, value: float, ceiling: float | None, uni
         warnings.append(UNFITTED)
     if best.cut_from is not None:
         warnings.append(
-            f"the estimate was cut at 2 log n = {best.nats:.2f} nats, beyond which this many rows show nothing; the "
+            f"the estimate was cut at 2 log n = {best.nats:.2f} nats, beyond which this many rows show "
+            "nothing; the "
             f"model's value is {best.cut_from:.1f}, and the interval has no upper end"
         )
     if best.nats > math.log(units):
         warnings.append(
-            f"the estimate is above log n = {math.log(units):.2f} nats, which no distribution-free lower bound from "
-            "this many samples can exceed (McAllester and Stratos 2020): it rests on the model that fitted best"
+            f"the estimate is above log n = {math.log(units):.2f} nats, which no distribution-free lower "
+            "bound from "
+            "this many samples can exceed (McAllester and Stratos 2020): it rests on the model that fitted "
+            "best"
         )
     elif best.model_based:
         warnings.append(
-            "too few pairs show the ratio's mean under independence, so the estimate rests on the model that fitted "
+            "too few pairs show the ratio's mean under independence, so the estimate rests on the model that "
+            "fitted "
             "best; at_least does not"
         )
     if ceiling is not None and value > NEAR_CEILING * ceiling:
         warnings.append(
-            f"at_least is near its ceiling of {ceiling:.2f} nats; more samples raise it, and so does bound=ml-cpc"
+            f"at_least is near its ceiling of {ceiling:.2f} nats; more samples raise it, and so does "
+            "bound=ml-cpc"
         )
     return warnings
 

@@ -18,7 +18,10 @@ LEARNING = {
 
 
 def draw_estimate(estimate: Estimate, file: Path) -> None:
-    """Draws the estimate with interval, lower limit, baselines and ceiling; training against unseen rows; calibration."""
+    """Draws the estimate with interval, lower limit, baselines and ceiling; training against unseen rows.
+
+    Calibration.
+    """
     from matplotlib.figure import Figure
 
     panels = [

@@ -2,12 +2,14 @@
 
     I(x; y) >= I(x; c) >= E[ log q(c | x) ] + H(c)        c a function of y alone, q any normalised probability
 
-q is fitted to other rows. c is y if y is a category, else its bin between quantiles of the training rows. q is the
-stack of ratios as a probability: key j of the training rows counts as r(x, y_j). H(c) is the entropy of counts on the
-unseen rows, which is at most the true one in expectation (the logarithm is concave), so the value stays a lower bound.
+q is fitted to other rows. c is y if y is a category, else its bin between quantiles of the training rows. q
+is the
+stack of ratios as a probability: key j of the training rows counts as r(x, y_j). H(c) is the entropy of
+counts on the unseen rows, which is at most the true one in expectation (the logarithm is concave), so the value stays a
+lower bound.
 
-Wide bins lose information, and with m bins counting loses about (m - 1) / 2n nats on n rows (Miller 1955). Training
-rows choose the number of bins that loses least.
+Wide bins lose information, and with m bins counting loses about (m - 1) / 2n nats on n rows (Miller 1955).
+Training rows choose the number of bins that loses least.
 """
 
 import math
@@ -33,7 +35,8 @@ BIN_COUNTS = tuple(2**k for k in range(1, 9))
 MAX_TRIAL_ROWS = 512  # training rows that choose the number of bins
 CHUNK = 512  # rows at a time
 CONDITION = (
-    "log q({side} | the other) of a normalised q that was fitted to other rows, and H counted on unseen ones{bins}: "
+    "log q({side} | the other) of a normalised q that was fitted to other rows, and H counted on unseen "
+    "ones{bins}: "
     "the estimate never exceeds I in expectation"
 )
 BINNED = ", of the bin that the number falls in, which has at most the information of the number"
@@ -170,12 +173,14 @@ def _predicts_x(x: Array, y: Array, request: EstimateRequest) -> bool:
     """Whether x is predicted: y is if it has one column, else x."""
     if request.make_critic is not None or request.negatives != "batch":
         raise UserError(
-            f"bound {NAME} uses a conditional probability made of ratios, and no negatives; leave critic at auto and "
+            f"bound {NAME} uses a conditional probability made of ratios, and no negatives; leave critic at "
+            "auto and "
             "negatives at batch"
         )
     if x.shape[1] > 1 and y.shape[1] > 1:
         raise UserError(
-            f"bound {NAME} predicts one column; x has {x.shape[1]} columns and y {y.shape[1]}: give one column of "
+            f"bound {NAME} predicts one column; x has {x.shape[1]} columns and y {y.shape[1]}: give one "
+            "column of "
             "either side, or use another bound"
         )
     return y.shape[1] > 1

@@ -19,7 +19,10 @@ KINDS = (".npy", ".npz", ".csv", ".parquet")
 
 @dataclass(frozen=True)
 class FileColumns:
-    """Columns of a file by name, each (sample,) or, for lists, (sample, width). An array without names is ''."""
+    """Columns of a file by name, each (sample,) or, for lists, (sample, width).
+
+    An array without names is ''.
+    """
 
     file: Path
     columns: dict[str, Any]
@@ -27,7 +30,10 @@ class FileColumns:
 
 
 def read_sample(spec: str) -> np.ndarray:
-    """The table in a file as numbers. `FILE:NAME` or `FILE:a,b` takes one array of an .npz, or columns by name."""
+    """The table in a file as numbers.
+
+    `FILE:NAME` or `FILE:a,b` takes one array of an .npz, or columns by name.
+    """
     return as_columns(read_columns(spec).columns, spec).values
 
 
@@ -40,7 +46,8 @@ def read_labels(spec: str) -> np.ndarray:
 
 
 def read_pair(x: str, y: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """Reads two samples. If one side is a whole file and the other columns of it, those are dropped from the former.
+    """Reads two samples. If one side is a whole file and the other columns of it, those are dropped from the
+    former.
 
     Also returns notes on what was dropped.
     """
@@ -50,7 +57,8 @@ def read_pair(x: str, y: str) -> tuple[dict[str, Any], dict[str, Any], list[str]
         return first.columns, second.columns, []
     if first.selected and second.selected:
         raise UserError(
-            f"column {shared[0]} of {first.file} is both in X and in Y; the information of a column about itself "
+            f"column {shared[0]} of {first.file} is both in X and in Y; the information of a column about "
+            "itself "
             "is trivial, leave it out of one"
         )
     table, selection = (second, first) if first.selected else (first, second)
@@ -60,7 +68,8 @@ def read_pair(x: str, y: str) -> tuple[dict[str, Any], dict[str, Any], list[str]
             f"X and Y are the same columns of {first.file}; name some for one side, {first.file}:NAME"
         )
     note = (
-        f"column {', '.join(shared)} of {first.file} is {'X' if selection is first else 'Y'}, so it was left out "
+        f"column {', '.join(shared)} of {first.file} is {'X' if selection is first else 'Y'}, so it was left "
+        "out "
         "of the other side"
     )
     if selection is second:
@@ -70,7 +79,7 @@ def read_pair(x: str, y: str) -> tuple[dict[str, Any], dict[str, Any], list[str]
 
 def read_table(spec: str, target: str) -> tuple[dict[str, Any], list[str]]:
     """Columns of a file, one of them the target, without empty ones; and the names of the empty ones."""
-    contents, first_line = _read(spec)
+    contents, first_line = _read_file(spec)
     if target not in contents.columns:
         raise UserError(f"--target was {target}; {spec} has {', '.join(contents.columns)}")
     empty = [
@@ -85,12 +94,12 @@ def read_table(spec: str, target: str) -> tuple[dict[str, Any], list[str]]:
 
 def read_columns(spec: str) -> FileColumns:
     """Columns of a file (see `read_sample`), checked; errors name the file."""
-    contents, first_line = _read(spec)
+    contents, first_line = _read_file(spec)
     as_columns(contents.columns, str(contents.file), first_line)
     return contents
 
 
-def _read(spec: str) -> tuple[FileColumns, int | None]:
+def _read_file(spec: str) -> tuple[FileColumns, int | None]:
     """Columns of a file, unchecked, and the line of its first row."""
     path, _, names = (spec, "", "") if Path(spec).exists() else spec.partition(":")
     file = Path(path)
@@ -143,7 +152,8 @@ def _read_csv(file: Path, selection: list[str]) -> Contents:
         if "straddling" not in str(problem):
             raise
         raise UserError(
-            f"{file} has a cell or line of more than {options.block_size:,} bytes; expected shorter ones (is a "
+            f"{file} has a cell or line of more than {options.block_size:,} bytes; expected shorter ones (is "
+            "a "
             "quote missing?)"
         ) from None
     first_line = 1 if headless else 2

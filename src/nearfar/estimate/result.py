@@ -11,7 +11,8 @@ from nearfar.core.types import Certificate
 class AtLeast(float):
     """A lower confidence limit in nats; it is the number itself.
 
-    `confidence` is that of the limit, `bound` the name of the bound it was read from, `certificate` what it proves.
+    `confidence` is that of the limit, `bound` the name of the bound it was read from, `certificate` what it
+    proves.
     """
 
     confidence: float
@@ -68,7 +69,10 @@ class NatsResult:
         return f"{low:.4f} to {high:.4f}" if math.isfinite(high) else f"{low:.4f} and up"
 
     def drawn_interval(self) -> tuple[float, float]:
-        """The interval for plots; without an upper end it extends to 1.5 times the estimate, at least one nat more."""
+        """The interval for plots.
+
+        Without an upper end it extends to 1.5 times the estimate, at least one nat more.
+        """
         low, high = self.interval
         return low, high if math.isfinite(high) else max(1.5 * self.nats, self.nats + 1.0)
 
@@ -94,9 +98,10 @@ class NatsResult:
 class Estimate(NatsResult):
     """An estimate of mutual information and what it proves.
 
-    With `bound="auto"`, `nats` is the best estimate and `interval` one whose coverage was measured on problems of
-    known information. With a bound chosen by the user, `nats` is the value of the bound and `interval` that of its
-    expectation: the information can be above both ends. `at_least` is a lower confidence limit of the information.
+    With `bound="auto"`, `nats` is the best estimate and `interval` one whose coverage was measured on
+    problems of known information. With a bound chosen by the user, `nats` is the value of the bound and
+    `interval` that of its
+    expectation: the information can be above both ends. `at_least` is a lower confidence limit of it.
     """
 
     nats: float
@@ -150,7 +155,8 @@ class Estimate(NatsResult):
         return self._lines(
             *certificate,
             str(self.at_least),
-            f"bound {self.bound} ({self.reason}); critic {self.critic}; {self.samples} samples, {self.scaling}; "
+            f"bound {self.bound} ({self.reason}); critic {self.critic}; {self.samples} samples, "
+            f"{self.scaling}; "
             f"{self.seconds:.1f} s",
             *([f"baselines: {baselines}"] if baselines else []),
             interval_name=interval_name,

@@ -78,9 +78,12 @@ def is_dependent(sample: Array) -> bool:
     return not _sorted_columns(sample) and bool(_order(sample, sample))
 
 
-def _check_sorted(label: str, other_name: str, other: Array) -> RowCheck:
-    """Sorted rows whose other side is autocorrelated may be a series in time; nothing in them says otherwise."""
-    if np.abs(_significant_autocorrelation([other])[0]).max() > MIN_CORRELATION:
+def _check_sorted(label: str, other_name: str, other_side: Array) -> RowCheck:
+    """Sorted rows whose other side is autocorrelated may be a series in time.
+
+    Nothing in them says otherwise.
+    """
+    if np.abs(_significant_autocorrelation([other_side])[0]).max() > MIN_CORRELATION:
         refuted = f"the rows are sorted by {label}, and {other_name} follows their order"
         return RowCheck(refuted=refuted, advice=SHUFFLE_ADVICE)
     return RowCheck(doubt=f"the rows are sorted by {label}, so their original order cannot be checked")
@@ -113,9 +116,13 @@ def _jitter(x: Array, y: Array) -> str:
     if first is None:
         return ""
     order = np.argsort(first, kind="stable")
-    left, right = order[:-1], order[1:]
-    close_x = _is_close(first, left, right)
-    close_y = (y[left] == y[right]).all(axis=1) if second is None else _is_close(second, left, right)
+    previous, following = order[:-1], order[1:]
+    close_x = _is_close(first, previous, following)
+    close_y = (
+        (y[previous] == y[following]).all(axis=1)
+        if second is None
+        else _is_close(second, previous, following)
+    )
     copied = close_x & close_y
     if copied.sum() < max(MIN_CLOSE, MAX_CLOSE * len(x)):
         return ""
@@ -130,7 +137,7 @@ def _continuous_column(side: Array) -> Float[np.ndarray, "sample"] | None:
     return next((column for column in side.T if len(np.unique(column)) > len(column) / 2), None)
 
 
-def _is_close(column: Float[np.ndarray, "sample"], left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def _is_close(column: Float[np.ndarray, "sample"], previous: np.ndarray, following: np.ndarray) -> np.ndarray:
     """Which pairs of rows are far closer than values nearby.
 
     Equal values of a rounded reading may be half a step apart; the step is the smallest difference nearby.
@@ -149,8 +156,10 @@ def _is_close(column: Float[np.ndarray, "sample"], left: np.ndarray, right: np.n
         np.where(place > low, down / np.maximum(place - low, 1), np.inf),
         np.where(place < high, up / np.maximum(high - place, 1), np.inf),
     )
-    distance = np.maximum(np.abs(column[left] - column[right]), np.minimum(half_step[left], half_step[right]))
-    return distance < CLOSE * np.minimum(gap[left], gap[right])
+    distance = np.maximum(
+        np.abs(column[previous] - column[following]), np.minimum(half_step[previous], half_step[following])
+    )
+    return distance < CLOSE * np.minimum(gap[previous], gap[following])
 
 
 def _is_measured(side: Array) -> bool:
@@ -185,14 +194,16 @@ def _order(x: Array, y: Array) -> str:
         return ""
     return (
         f"rows follow {'their neighbours' if lag == 0 else f'those {lag + 1} before'} (lag-{lag + 1} rank "
-        f"correlation {largest[0][lag]:.2f} in x and {largest[1][lag]:.2f} in y), as in a time series or repeated "
+        f"correlation {largest[0][lag]:.2f} in x and {largest[1][lag]:.2f} in y), as in a time series or "
+        "repeated "
         "measurements"
     )
 
 
 def _significant_autocorrelation(sides: list[Array]) -> list[Float[np.ndarray, "lag column"]]:
-    """Autocorrelations beyond chance (`FALSE_ALARM` over all columns), of columns and of their distances from the
-    median: rows whose size follows their neighbours' (calm and volatile times) need not correlate themselves."""
+    """Autocorrelations beyond chance (`FALSE_ALARM` over all columns), of columns and of their distances from
+    the
+    median: rows whose size follows their neighbours' (calm and volatile times) need not correlate."""
     lags = min(MAX_LAGS, len(sides[0]) // 4)
     columns = [_with_distances(side) for side in sides]
     min_errors = float(norm.isf(FALSE_ALARM / sum(side.shape[1] for side in columns) / lags / 2))
@@ -230,7 +241,8 @@ def group_numbers(groups: Any, samples: int) -> Int[np.ndarray, "sample"]:
     distinct, number = np.unique(labels, return_inverse=True)
     if len(distinct) < MIN_GROUPS:
         raise UserError(
-            f"groups names {len(distinct)} groups; at least {MIN_GROUPS} are needed, since rows of one group count "
+            f"groups names {len(distinct)} groups; at least {MIN_GROUPS} are needed, since rows of one group "
+            "count "
             "as one"
         )
     return number

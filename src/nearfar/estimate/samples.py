@@ -1,8 +1,10 @@
 """Two samples of one length, checked, and the maps that bring their columns to a common scale.
 
-Mutual information does not change under one-to-one maps of either side. The maps here are chosen so that a small
-critic can learn from few samples: ranks to standard normals, levels of a discrete column to indicators, then both
-sides rotated into canonical pairs. Every map is fitted on the training rows of a fold and applied to the others.
+Mutual information does not change under one-to-one maps of either side. The maps here are chosen so that a
+small
+critic can learn from few samples: ranks to standard normals, levels of a discrete column to indicators, then
+both sides rotated into canonical pairs. Every map is fitted on the training rows of a fold and applied to the
+others.
 """
 
 from dataclasses import dataclass, replace
@@ -45,7 +47,8 @@ def check_pair(x: Any, y: Any, discrete: Discrete = "auto", groups: Any = None) 
     first, second = as_columns(x, "x"), as_columns(y, "y")
     if len(first.values) != len(second.values):
         raise UserError(
-            f"x has {len(first.values)} samples and y {len(second.values)}; row i of one must belong to row i of "
+            f"x has {len(first.values)} samples and y {len(second.values)}; row i of one must belong to row "
+            "i of "
             "the other"
         )
     complete = first.complete & second.complete
@@ -88,7 +91,8 @@ def check_varies(side: ColumnTable, rows: np.ndarray, name: str) -> None:
         constant = f"{name} column {side.names[k]} is {side.format(array[0, k], k)} in every row"
         if not side.words[k] and abs(array[0, k]) >= MAX_EXACT:
             raise UserError(
-                f"{constant} to the 16 digits that float64 holds; subtract what the numbers share, or leave it "
+                f"{constant} to the 16 digits that float64 holds; subtract what the numbers share, or leave "
+                "it "
                 "out"
             )
         raise UserError(f"{constant}; a constant carries no information, leave it out")
@@ -97,8 +101,8 @@ def check_varies(side: ColumnTable, rows: np.ndarray, name: str) -> None:
 def drop_shared_columns(pair: SamplePair) -> SamplePair:
     """Drops a numeric column that is in x and in y from the wider side, with a note.
 
-    If that would leave a side empty, nothing is dropped and the note says so. Categories stay: the information of
-    a category about itself is its entropy.
+    If that would leave a side empty, nothing is dropped and the note says so. Categories stay: the
+    information of a category about itself is its entropy.
     """
     x, y = pair.x, pair.y
     candidates = np.argwhere(~pair.kinds[0][:, None] & ~pair.kinds[1] & (x[0][:, None] == y[0]))
@@ -111,12 +115,14 @@ def drop_shared_columns(pair: SamplePair) -> SamplePair:
     names = [f"{name} column {pair.names[k][shared[0, k]]}" for k, name in enumerate("xy")]
     if not len(rest[side]):
         note = (
-            f"{names[0]} and {names[1]} are the same: the information of a number about itself is infinite, so "
+            f"{names[0]} and {names[1]} are the same: the information of a number about itself is infinite, "
+            "so "
             "the result depends only on the number of rows"
         )
         return replace(pair, notes=(*pair.notes, note))
     note = (
-        f"{names[side]} equals {names[1 - side]}, so its information about it is infinite; it was left out of "
+        f"{names[side]} equals {names[1 - side]}, so its information about it is infinite; it was left out "
+        "of "
         f"{'xy'[side]}"
     )
     columns = [rest[k] if k == side else np.arange(z.shape[1]) for k, z in enumerate((x, y))]
@@ -142,7 +148,8 @@ def column_kinds(x: Array, y: Array, discrete: Discrete, x_words: np.ndarray, y_
 
 
 def discrete_columns(sample: Array, discrete: str) -> Bool[np.ndarray, "column"]:
-    """Which columns are categories: all, none, or ("auto") those with few distinct values, each occurring often."""
+    """Which columns are categories: all, none, or ("auto") those with few distinct values, each occurring
+    often."""
     if discrete != "auto":
         return np.full(sample.shape[1], discrete == "all")
     levels = np.array([len(np.unique(column)) for column in sample.T])
@@ -218,7 +225,8 @@ class CanonicalMap:
 
     @staticmethod
     def fit_ridge(x: Array, y: Array, ridge: float) -> "CanonicalMap":
-        """The same with `ridge` mean variances added to every direction (Vinod 1976), for any number of columns.
+        """The same with `ridge` mean variances added to every direction (Vinod 1976), for any number of
+        columns.
 
         Correlations are those of the regularised directions, and none is set to zero.
         """
@@ -244,7 +252,10 @@ def _ridge_whitening(centred: Array, ridge: float) -> Float[np.ndarray, "column 
 
 
 def whitening(centred: Array) -> Float[np.ndarray, "column direction"]:
-    """The map to unit covariance. Directions without variance are dropped; if none is left, one column of zeros."""
+    """The map to unit covariance. Directions without variance are dropped.
+
+    If none is left, one column of zeros.
+    """
     variance, direction = np.linalg.eigh(centred.T @ centred / len(centred))
     varies = variance > 1e-9 * variance.max()
     if not varies.any():

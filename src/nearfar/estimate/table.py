@@ -34,8 +34,8 @@ class RankedColumn:
 def rank_columns(table: Any, target: Any, *, folds: int = 3, **options: Any) -> tuple[RankedColumn, ...]:
     """Columns of the table by the information of each alone about the target, in falling order.
 
-    `target`: the name of a column, or values of its own. Empty and constant columns are left out. Options are those
-    of `estimate_mi`.
+    `target`: the name of a column, or values of its own. Empty and constant columns are left out. Options are
+    those of `estimate_mi`.
     """
     columns = _columns_by_name(table)
     target_name = "target"
@@ -88,8 +88,9 @@ def mi_over_lags(
 ) -> dict[int, Estimate]:
     """I(x_t; y_(t + lag)) in nats per lag, for series of one length in order of time.
 
-    A negative lag pairs y with the future of x. Neighbours in time depend on one another, so folds consist of blocks
-    of `block` time steps, and the bound reads one step of each at a time. Default: as long as the series remember.
+    A negative lag pairs y with the future of x. Neighbours in time depend on one another, so folds consist of
+    blocks of `block` time steps, and the bound reads one step of each at a time. Default: as long as the
+    series remember.
     """
     x_table, y_table = as_columns(x, "x"), as_columns(y, "y")
     first, second = x_table.values, y_table.values
@@ -105,7 +106,8 @@ def mi_over_lags(
     size = block or max(_memory(first), _memory(second)) + longest
     if steps // size < MIN_BLOCKS:
         raise UserError(
-            f"{steps} steps in blocks of {size} are {steps // max(1, size)} blocks; at least {MIN_BLOCKS} are needed: a "
+            f"{steps} steps in blocks of {size} are {steps // max(1, size)} blocks; at least {MIN_BLOCKS} "
+            "are needed: a "
             "longer series, a shorter lag, or block= if you know that they forget sooner"
         )
     options = {"baselines": False, "folds": min(FOLDS, steps // size // 10), **options}
@@ -130,7 +132,8 @@ def _check_lags(lags: Any, steps: int) -> list[int]:
     too_long = next((lag for lag in values if abs(lag) >= steps), None)
     if too_long is not None:
         raise UserError(
-            f"lags held {too_long}, which is longer than the series; {steps} steps allow {1 - steps} to {steps - 1}"
+            f"lags held {too_long}, which is longer than the series; {steps} steps allow {1 - steps} to "
+            f"{steps - 1}"
         )
     return [int(lag) for lag in values]
 

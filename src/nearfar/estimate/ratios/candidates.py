@@ -67,11 +67,11 @@ FAMILIES: dict[str, Fit] = {
     "counts, rare ones pooled": partial(TableRatio.fit, bins=0, strength=1.0, rare=5),
     "table of 8, rare ones pooled": partial(TableRatio.fit, bins=8, strength=2.0, rare=5),
     **{
-        f"levels{', plain' * scaled}{', own spread' * own}": partial(
-            LevelGaussianRatio.fit, scaled=scaled, own_covariance=own
+        f"levels{', plain' * scaled}{', own spread' * own_covariance}": partial(
+            LevelGaussianRatio.fit, scaled=scaled, own_covariance=own_covariance
         )
         for scaled in (False, True)
-        for own in (False, True)
+        for own_covariance in (False, True)
     },
     "densities": partial(LevelDensityRatio.fit, scaled=False),
     "densities, plain": partial(LevelDensityRatio.fit, scaled=True),

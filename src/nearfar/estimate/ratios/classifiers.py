@@ -1,4 +1,5 @@
-"""Ratios from classifiers of boosted trees: of a category given the other side, or of true against shuffled pairs."""
+"""Ratios from classifiers of boosted trees: of a category given the other side, or of true against shuffled
+pairs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -94,7 +95,8 @@ def _informative_features(features: np.ndarray, code: np.ndarray, levels: int) -
 class DiscriminatorRatio:
     """The odds of a classifier of true against shuffled pairs, for several columns on both sides.
 
-    Trees also see the products of canonical pairs, of which a Gaussian ratio is made. Few trees are tried first.
+    Trees also see the products of canonical pairs, of which a Gaussian ratio is made. Few trees are tried
+    first.
     """
 
     canonical: CanonicalMap
@@ -146,9 +148,9 @@ class DiscriminatorRatio:
         return log_r
 
 
-def _side_features(side: SideRows, canonical: CanonicalMap, which: int) -> np.ndarray:
+def _side_features(side: SideRows, canonical: CanonicalMap, side_index: int) -> np.ndarray:
     """Canonical columns, as many as there are pairs, then the features of the side."""
-    mean, rotation = ((canonical.x_mean, canonical.x_map), (canonical.y_mean, canonical.y_map))[which]
+    mean, rotation = ((canonical.x_mean, canonical.x_map), (canonical.y_mean, canonical.y_map))[side_index]
     rotated = (side.normal - mean) @ rotation[:, : len(canonical.correlation)]
     return np.hstack([rotated, tree_features(side)])
 

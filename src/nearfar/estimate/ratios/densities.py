@@ -21,7 +21,10 @@ Candidate = tuple[np.ndarray, np.ndarray]  # counts per unit, and the contributi
 
 
 def fit_log_density(sample: Float[np.ndarray, "row"]) -> tuple[np.ndarray, np.ndarray]:
-    """A grid and the log density on it, by kernels or a histogram; the width maximises leave-one-out likelihood."""
+    """A grid and the log density on it, by kernels or a histogram.
+
+    The width maximises leave-one-out likelihood.
+    """
     low, high = np.quantile(sample, [0.005, 0.995])
     body = max(high - low, 1e-9)
     low, high = low - body, high + body
@@ -56,7 +59,8 @@ def _kernels(sample: np.ndarray, counts: np.ndarray, step: float) -> list[Candid
 def _histograms(sample: np.ndarray, counts: np.ndarray, grid: np.ndarray) -> list[Candidate]:
     """Equal bins between hard or blurred edges.
 
-    Hard edges are the ends of the sample, widened by the mean gap. Blurred ones extrapolate the range of all but the
+    Hard edges are the ends of the sample, widened by the mean gap. Blurred ones extrapolate the range of all
+    but the
     outermost rows evenly: the error of a prediction carries residuals beyond the true edge.
     """
     low, high = float(sample.min()), float(sample.max())
@@ -96,7 +100,10 @@ def _gaussian_spectrum(width: float) -> Float[np.ndarray, "frequency"]:
 
 @dataclass(frozen=True)
 class LevelDensityRatio:
-    """A category and one number: the density of the number in every level; rare levels get that of all rows."""
+    """A category and one number: the density of the number in every level.
+
+    Rare levels get that of all rows.
+    """
 
     swapped: bool  # y is the category
     scaled: bool

@@ -1,4 +1,5 @@
-"""Ratios of elliptic distributions on canonical pairs: Gaussian, Student's t, Gaussian of independent components."""
+"""Ratios of elliptic distributions on canonical pairs: Gaussian, Student's t, Gaussian of independent
+components."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -46,7 +47,10 @@ def _quadratic_forms(x: Array, y: Array, r: Float[np.ndarray, "pair"], cross: bo
 
 @dataclass(frozen=True)
 class GaussianRatio:
-    """log r of a joint Gaussian of normal ranks or of scaled numbers. Correlations within chance count as zero."""
+    """log r of a joint Gaussian of normal ranks or of scaled numbers.
+
+    Correlations within chance count as zero.
+    """
 
     canonical: CanonicalMap
     scaled: bool = False
@@ -93,7 +97,8 @@ class GaussianRatio:
 
 
 def _fit_screened(x: Array, y: Array) -> GaussianRatio | None:
-    """A Gaussian of the columns that correlate with some column of the other side beyond chance among all pairs."""
+    """A Gaussian of the columns that correlate with some column of the other side beyond chance among all
+    pairs."""
     if max(x.shape[1], y.shape[1]) < MIN_SCREENED_COLUMNS:
         return None
     standard = [(side - side.mean(axis=0)) / (side.std(axis=0) + 1e-12) for side in (x, y)]
@@ -109,7 +114,8 @@ def _fit_screened(x: Array, y: Array) -> GaussianRatio | None:
 
 
 def _cross_validated_correlation(x: Array, y: Array, seed: int) -> Float[np.ndarray, "pair"]:
-    """Canonical correlations on rows that the directions were not fitted to: with many columns they are smaller."""
+    """Canonical correlations on rows that the directions were not fitted to: with many columns they are
+    smaller."""
     order = np.random.default_rng(seed).permutation(len(x))
     correlations = []
     for unseen in np.array_split(order, 4):

@@ -2,7 +2,8 @@
 
     log r = log r_best(x, y) + g(x) . h(y) - level(x)
 
-The last layer starts at zero, so training starts at r_best. The network learns by InfoNCE on rows that r_best was not
+The last layer starts at zero, so training starts at r_best. The network learns by InfoNCE on rows that r_best
+was not
 fitted to: each half of the rows is scored by the ratio fitted to the other half. InfoNCE leaves a factor of x
 undetermined; `level` sets the mean over training keys to one.
 """

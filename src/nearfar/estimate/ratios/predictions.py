@@ -1,11 +1,12 @@
 """Ratios from a prediction of one side by the other and the density of its residual.
 
-    ResidualRatio               one number, y = m(x) + s(x) e, any density of e: curves, many columns of x, hard edges
+    ResidualRatio               one number, y = m(x) + s(x) e, any density of e: curves, hard edges
     MultivariateResidualRatio   several numbers, y = m(x) + e, e Gaussian
     LineRatio                   a line through numbers with long tails
 
-r = q(y | x) / mean over training rows of q(y | x_j): the conditional density of Barber & Agakov (2003) over its own
-marginal. `swapped` predicts x instead of y. The predicting side is the `source`, the other the `response`.
+r = q(y | x) / mean over training rows of q(y | x_j): the conditional density of Barber & Agakov (2003) over
+its own marginal. `swapped` predicts x instead of y. The predicting side is the `source`, the other the
+`response`.
 """
 
 from dataclasses import dataclass
@@ -67,7 +68,10 @@ class ResidualRatio:
         spread_varies: bool,
         boosted: bool = False,
     ) -> "ResidualRatio | None":
-        """`spread_varies`: s(x) is fitted too. `boosted`: m(x) by trees, where a trial shows that they help."""
+        """`spread_varies`: s(x) is fitted too.
+
+        `boosted`: m(x) by trees, where a trial shows that they help.
+        """
         source, response = (y, x) if swapped else (x, y)
         if response.numbers != 1 or response.code is not None or source.numbers > MAX_SOURCE_COLUMNS:
             return None
@@ -80,7 +84,7 @@ class ResidualRatio:
             return None
         if boosted and not trees_may_help(source, target, scaled, seed):
             return None
-        predict, residual = source.fit_once(
+        predict, residual = source.fit_cached(
             response,
             ("prediction", scaled, seed, boosted),
             lambda: _fit_prediction(source, target, scaled, seed, boosted),
@@ -214,8 +218,8 @@ def _log_normal(value: np.ndarray, centre: np.ndarray) -> Float[np.ndarray, "row
 class LineRatio:
     """y = a + b x + e in original units, for two numbers with long tails.
 
-    Ranks and squeezed tails bend such a line and give far rows, which carry most of the information, the wrong
-    noise. The line minimises absolute residuals; their density is fitted on squeezed residuals.
+    Ranks and squeezed tails bend such a line and give far rows, which carry most of the information, the
+    wrong noise. The line minimises absolute residuals; their density is fitted on squeezed residuals.
     """
 
     swapped: bool
@@ -241,7 +245,10 @@ class LineRatio:
         return LineRatio(swapped, intercept, slope, scale, *density, intercept + slope * source[rows])
 
     def _log_q(self, target: np.ndarray, centre: np.ndarray) -> np.ndarray:
-        """log density of the target around its prediction; the slope of `squeeze` is 1 / (1 + distance beyond)."""
+        """log density of the target around its prediction.
+
+        The slope of `squeeze` is 1 / (1 + distance beyond).
+        """
         residual = (target - centre) / self.scale
         log_density = np.interp(squeeze(residual), self.grid, self.log_density)
         return log_density - np.log1p(np.maximum(np.abs(residual) - TAIL_START, 0.0))

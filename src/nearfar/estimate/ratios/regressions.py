@@ -35,7 +35,8 @@ def boosted_trees(
 ) -> Any:
     """Boosted trees of moderate size, for a few thousand rows; not fitted.
 
-    A round grows a tree for every class, so many classes get half as many rounds with twice the learning rate.
+    A round grows a tree for every class, so many classes get half as many rounds with twice the learning
+    rate.
     """
     from sklearn import ensemble  # takes a second to import
 
@@ -70,9 +71,11 @@ def categorical_features(side: SideRows) -> list[int] | None:
 
 
 class SplineBasis:
-    """Cubic B-splines of one column with a penalty on second differences of coefficients (Eilers & Marx 1996).
+    """Cubic B-splines of one column with a penalty on second differences of coefficients (Eilers & Marx
+    1996).
 
-    Knots are quantiles. Differences are divided by the distance of coefficients, so that a line has no penalty.
+    Knots are quantiles. Differences are divided by the distance of coefficients, so that a line has no
+    penalty.
     """
 
     def __init__(self, z: np.ndarray, knots: int) -> None:

@@ -1,7 +1,8 @@
 """One side of a sample in the forms that density ratios are fitted to, and the protocol of a fitted ratio.
 
-A ratio is a function r(x, y) that models p(x, y) / (p(x) p(y)). The bounds on unseen rows hold for every function,
-so a family may assume anything. Each is fitted on training rows alone, and families compete (stack.py).
+A ratio is a function r(x, y) that models p(x, y) / (p(x) p(y)). The bounds on unseen rows hold for every
+function, so a family may assume anything. Each is fitted on training rows alone, and families compete
+(stack.py).
 """
 
 from collections.abc import Callable, Hashable
@@ -28,9 +29,9 @@ Fitted = TypeVar("Fitted")
 class SideRows:
     """Rows of one side.
 
-    `normal`: numeric columns, ranks mapped to standard normals. `scaled`: the same columns, centred and scaled, with
-    squeezed tails. `code`: all categorical columns together as one category (-1: level not in the training rows),
-    or None. `levels`: number of levels of the category, 0 without one.
+    `normal`: numeric columns, ranks mapped to standard normals. `scaled`: the same columns, centred and
+    scaled, with squeezed tails. `code`: all categorical columns together as one category (-1: level not in
+    the training rows), or None. `levels`: number of levels of the category, 0 without one.
     """
 
     normal: Float[np.ndarray, "row number"]
@@ -72,11 +73,11 @@ class SideRows:
         """`functions` per numeric column, plus one per level but the first."""
         return max(1.0, functions * self.numbers + max(0, self.levels - 1))
 
-    def fit_once(self, other: "SideRows", key: Hashable, fit: Callable[[], Fitted]) -> Fitted:
+    def fit_cached(self, other_side: "SideRows", key: Hashable, fit: Callable[[], Fitted]) -> Fitted:
         """The result of `fit`, cached, so that candidates that differ in one option share the rest."""
         cached = self.cache.get(key)
-        if cached is None or cached[0] is not other:
-            cached = self.cache[key] = (other, fit())
+        if cached is None or cached[0] is not other_side:
+            cached = self.cache[key] = (other_side, fit())
         return cast(Fitted, cached[1])
 
     def values(self, scaled: bool) -> Float[np.ndarray, "row number"]:
@@ -86,7 +87,8 @@ class SideRows:
     def columns(
         self, scaled: bool = False, max_levels: int = MAX_INDICATORS
     ) -> Float[np.ndarray, "row column"]:
-        """The numeric columns, and an indicator column for each level unless there are more than `max_levels`."""
+        """The numeric columns, and an indicator column for each level unless there are more than
+        `max_levels`."""
         if self.code is None or self.levels > max_levels:
             return self.values(scaled)
         indicators = (self.code[:, None] == np.arange(self.levels)).astype(float)
@@ -123,8 +125,8 @@ Fit = Callable[[SideRows, SideRows, int], Ratio | None]  # (x, y, seed); None: t
 class SideMap:
     """Maps raw columns to `SideRows`; fitted on training rows.
 
-    Several categorical columns become one category whose levels are their combinations. If combinations rarely
-    recur, the levels of each column become 0/1 numeric columns instead.
+    Several categorical columns become one category whose levels are their combinations. If combinations
+    rarely recur, the levels of each column become 0/1 numeric columns instead.
     """
 
     discrete: np.ndarray
@@ -177,17 +179,20 @@ def _number_columns(sample: Array, discrete: np.ndarray, expanded: tuple[np.ndar
 
 def normal_ranks(numbers: Array, fitted: Array) -> Array:
     """Normal quantiles of the ranks of every column among the sorted columns of `fitted`."""
-    ranked = [rank_to_normal(column, known) for column, known in zip(numbers.T, fitted.T, strict=True)]
+    ranked = [
+        rank_to_normal(column, fitted_column)
+        for column, fitted_column in zip(numbers.T, fitted.T, strict=True)
+    ]
     return np.column_stack([np.empty((len(numbers), 0)), *ranked])
 
 
 def squeeze(z: np.ndarray) -> np.ndarray:
-    """The identity up to `TAIL_START`, logarithmic beyond: one-to-one, and tails without a mean become light."""
-    beyond = np.minimum(np.maximum(np.abs(z) - TAIL_START, 0.0), MAX_TAIL)
-    return np.clip(z, -TAIL_START, TAIL_START) + np.sign(z) * np.log1p(beyond)
+    """The identity up to `TAIL_START`, logarithmic beyond: one-to-one, and makes heavy tails light."""
+    excess = np.minimum(np.maximum(np.abs(z) - TAIL_START, 0.0), MAX_TAIL)
+    return np.clip(z, -TAIL_START, TAIL_START) + np.sign(z) * np.log1p(excess)
 
 
 def unsqueeze(z: np.ndarray) -> np.ndarray:
     """The inverse of `squeeze`."""
-    beyond = np.maximum(np.abs(z) - TAIL_START, 0.0)
-    return np.clip(z, -TAIL_START, TAIL_START) + np.sign(z) * np.expm1(beyond)
+    excess = np.maximum(np.abs(z) - TAIL_START, 0.0)
+    return np.clip(z, -TAIL_START, TAIL_START) + np.sign(z) * np.expm1(excess)

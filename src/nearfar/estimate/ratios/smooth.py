@@ -1,7 +1,7 @@
 """Ratios of a smooth joint density and its marginals: mixtures of Gaussians, and kernels.
 
-Both are sums of Gaussians, so their marginals need no integral. A kernel ratio whose widths are distances to the
-k-th neighbour is the functional form of the nearest-neighbour estimator of Kraskov et al. (2004).
+Both are sums of Gaussians, so their marginals need no integral. A kernel ratio whose widths are distances to
+the k-th neighbour is the functional form of the nearest-neighbour estimator of Kraskov et al. (2004).
 """
 
 import warnings
@@ -59,7 +59,8 @@ class MixtureRatio:
     def fit_local(
         x: SideRows, y: SideRows, seed: int, neighbours: int, scaled: bool = False
     ) -> "MixtureRatio | None":
-        """A Gaussian at every row with the covariance of its neighbours: thin along a curve (Vincent & Bengio 2003)."""
+        """A Gaussian at every row with the covariance of its neighbours: thin along a curve (Vincent & Bengio
+        2003)."""
         columns = x.numbers + y.numbers
         if x.code is not None or y.code is not None or not 2 <= columns <= MAX_COLUMNS:
             return None
@@ -120,8 +121,8 @@ class MixtureRatio:
 def fit_mixture(z: np.ndarray, components: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Log weights, means and covariances by expectation maximisation, initialised by k-means.
 
-    A log Gaussian is linear in the products of the columns, and its moments are their means. So each step is one
-    product of matrices.
+    A log Gaussian is linear in the products of the columns, and its moments are their means. So each step is
+    one product of matrices.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an empty cluster is a component without weight
@@ -176,7 +177,10 @@ def _log_sum(log_q: np.ndarray) -> tuple[Float[np.ndarray, "row"], Float[np.ndar
 
 @dataclass(frozen=True)
 class KernelRatio:
-    """log r of Gaussian kernels at training rows; width: `factor` times the distance to the k-th joint neighbour."""
+    """log r of Gaussian kernels at training rows.
+
+    Width: `factor` times the distance to the k-th joint neighbour.
+    """
 
     x: Float[np.ndarray, "centre dx"]
     y: Float[np.ndarray, "centre dy"]

@@ -1,8 +1,9 @@
 """The stack of ratios: log sum_k w_k r_k, with weights by likelihood on rows that the r_k were not fitted to.
 
 If every r_k has mean one under independence, so has their mixture, and its mean logarithm on unseen rows is a
-likelihood (Smyth & Wolpert 1999). Expectation maximisation finds the weights without negatives. One of the r_k is 1
-(independence) with some weight always, so that an unseen row costs at most the logarithm of that weight.
+likelihood (Smyth & Wolpert 1999). Expectation maximisation finds the weights without negatives. One of the
+r_k is 1 (independence) with some weight always, so that an unseen row costs at most the logarithm of that
+weight.
 """
 
 from dataclasses import dataclass, replace
@@ -67,7 +68,8 @@ def fit_stack(
 ) -> Stack:
     """Candidates compete on rows left out of their fit. Those that win weight are fitted again to all rows.
 
-    `unit`: group of every row; a group stays on one side of a split. `candidates`: default all, and a network.
+    `unit`: group of every row; a group stays on one side of a split. `candidates`: default all, and a
+    network.
     """
     fits = CANDIDATES if candidates is None else candidates
     values: dict[str, list[np.ndarray]] = {}
@@ -176,8 +178,8 @@ def _mixture(
 def _excess(ratio: Ratio, x: SideRows, y: SideRows) -> float:
     """log of the mean of r under independence, if it is clearly above zero: a density ratio has mean one.
 
-    With strong dependence few pairs carry the mean. So that one drawn pair does not decide between ratios, one
-    standard error is subtracted.
+    With strong dependence few pairs carry the mean. So that one drawn pair does not decide between ratios,
+    one standard error is subtracted.
     """
     if x.numbers == y.numbers == 0:
         return _excess_of_levels(ratio, x, y)
@@ -210,8 +212,8 @@ def _level_rows(side: SideRows) -> tuple[np.ndarray, np.ndarray]:
 def mixture_weights(log_r: Float[np.ndarray, "row ratio"]) -> Float[np.ndarray, "ratio"]:
     """argmax over the simplex of mean log sum_k w_k r_k, by expectation maximisation.
 
-    Ratios that are alike exchange weight slowly, so weights start at each ratio's tempered likelihood. Stopping
-    early keeps the weights of few rows away from the corners.
+    Ratios that are alike exchange weight slowly, so weights start at each ratio's tempered likelihood.
+    Stopping early keeps the weights of few rows away from the corners.
     """
     log_r = log_r - log_r.max(axis=1, keepdims=True)
     r = np.exp(log_r)

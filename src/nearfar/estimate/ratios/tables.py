@@ -60,9 +60,10 @@ def _pool_rare_levels(side: SideRows, rare: int) -> CellMap:
 class TableRatio:
     """log r of the cells of x and y, from counts shrunk towards independence.
 
-    With a strength s: r = (n_xy + s p(y)) / ((n_x + s) p(y)), the Dirichlet posterior mean, averaged with the same
-    for x and y exchanged. Without: absolute discounting, (n_xy - d + d t_x p(y)) / (n_x p(y)) with t_x the number of
-    occupied cells of the row (Ney et al. 1994). An unseen level gives log r = 0, or that of the pooled rare levels.
+    With a strength s: r = (n_xy + s p(y)) / ((n_x + s) p(y)), the Dirichlet posterior mean, averaged with the
+    same for x and y exchanged. Without: absolute discounting, (n_xy - d + d t_x p(y)) / (n_x p(y)) with t_x the
+    number of occupied cells of the row (Ney et al. 1994). An unseen level gives log r = 0, or that of the
+    pooled rare levels.
     """
 
     x: CellMap
@@ -103,9 +104,12 @@ def _posterior_mean(
 
 
 def _discount(counts: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "row column"]:
-    """p(column | row) / p(column) by absolute discounting; the discount comes from cells with one and two rows."""
-    once, twice = float((counts == 1).sum()), float((counts == 2).sum())
-    discount = np.clip(once / max(once + 2 * twice, 1.0), MIN_DISCOUNT, MAX_DISCOUNT)
+    """p(column | row) / p(column) by absolute discounting.
+
+    The discount comes from cells with one and two rows.
+    """
+    singles, doubles = float((counts == 1).sum()), float((counts == 2).sum())
+    discount = np.clip(singles / max(singles + 2 * doubles, 1.0), MIN_DISCOUNT, MAX_DISCOUNT)
     p = np.maximum(counts.sum(axis=1, keepdims=True), FLOOR)
     q = counts.sum(axis=0, keepdims=True) / counts.sum()
     occupied = (counts > 0).sum(axis=1, keepdims=True)
@@ -114,7 +118,8 @@ def _discount(counts: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "row
 
 @dataclass(frozen=True)
 class LevelGaussianRatio:
-    """A category and numbers v that are Gaussian in every level; moments are shrunk towards those of all levels.
+    """A category and numbers v that are Gaussian in every level; moments are shrunk towards those of all
+    levels.
 
     r = q(v | level) / sum over levels of p(level) q(v | level), as in Barber & Agakov (2003).
     """
@@ -191,10 +196,12 @@ def _level_covariances(
 
 @dataclass(frozen=True)
 class AssociationRatio:
-    """Two ordered categories: log r(a, b) = sum_kl theta_kl u_k(a) v_l(b) + alpha(a) + beta(b) (Goodman 1979).
+    """Two ordered categories: log r(a, b) = sum_kl theta_kl u_k(a) v_l(b) + alpha(a) + beta(b) (Goodman
+    1979).
 
-    u_k and v_l are powers of the normal quantile of a level's mid-rank. Of all joint distributions with the same
-    margins and mean products this one has the largest entropy. alpha and beta fit the margins (Sinkhorn 1967).
+    u_k and v_l are powers of the normal quantile of a level's mid-rank. Of all joint distributions with the
+    same margins and mean products this one has the largest entropy. alpha and beta fit the margins (Sinkhorn
+    1967).
     """
 
     log_ratio: Float[np.ndarray, "x_level y_level"]  # last row and column: unseen levels

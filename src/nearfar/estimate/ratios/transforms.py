@@ -1,4 +1,5 @@
-"""Ratios between transformed sides: levels as numbers, leading directions of many columns, atoms and numbers apart."""
+"""Ratios between transformed sides: levels as numbers, leading directions of many columns, atoms and numbers
+apart."""
 
 from dataclasses import dataclass
 
@@ -75,8 +76,8 @@ class DirectionMap:
 class ProjectedRatio:
     """A ratio between the leading canonical directions of wide sides.
 
-    A function of x has at most the information of x. Directions look better on the rows they were fitted to, so
-    half of the rows gives the directions and the other half the ratio.
+    A function of x has at most the information of x. Directions look better on the rows they were fitted to,
+    so half of the rows gives the directions and the other half the ratio.
     """
 
     x: DirectionMap | None  # None: narrow, unchanged
@@ -85,9 +86,9 @@ class ProjectedRatio:
 
     @staticmethod
     def fit(x: SideRows, y: SideRows, seed: int, inner: Fit) -> "ProjectedRatio | None":
-        wide = [side.code is None and side.numbers >= MIN_WIDE_COLUMNS for side in (x, y)]
+        is_wide = [side.code is None and side.numbers >= MIN_WIDE_COLUMNS for side in (x, y)]
         a, b = x.columns(), y.columns()
-        if not any(wide) or not a.shape[1] or not b.shape[1]:
+        if not any(is_wide) or not a.shape[1] or not b.shape[1]:
             return None
         order = np.random.default_rng(seed).permutation(len(x))
         for_directions, for_ratio = order[: len(x) // 2], order[len(x) // 2 :]
@@ -97,31 +98,31 @@ class ProjectedRatio:
         count = min(int((canonical.correlation > 0).sum()), MAX_DIRECTIONS)
         if count == 0:
             return None
-        return _fit_between(canonical, np.arange(count), (x[for_ratio], y[for_ratio]), wide, seed, inner)
+        return _fit_between(canonical, np.arange(count), (x[for_ratio], y[for_ratio]), is_wide, seed, inner)
 
     @staticmethod
     def fit_ridge(x: SideRows, y: SideRows, seed: int, ridge: float, inner: Fit) -> "ProjectedRatio | None":
         """The same for sides of any width, also wider than there are rows.
 
-        Directions are canonical ones with a ridge of `ridge` mean variances, as many as the second half of the rows
-        confirms.
+        Directions are canonical ones with a ridge of `ridge` mean variances, as many as the second half of
+        the rows confirms.
         """
-        wide = [side.numbers >= MIN_RIDGE_COLUMNS for side in (x, y)]
+        is_wide = [side.numbers >= MIN_RIDGE_COLUMNS for side in (x, y)]
         a, b = (
-            side.columns() if is_wide else side.columns(max_levels=len(side) - 1)
-            for side, is_wide in zip((x, y), wide, strict=True)
+            side.columns() if project else side.columns(max_levels=len(side) - 1)
+            for side, project in zip((x, y), is_wide, strict=True)
         )
-        if not any(wide) or not a.shape[1] or not b.shape[1]:
+        if not any(is_wide) or not a.shape[1] or not b.shape[1]:
             return None
         order = np.random.default_rng(seed).permutation(len(x))
         for_directions, for_ratio = order[: len(x) // 2], order[len(x) // 2 :]
-        canonical = x.fit_once(
+        canonical = x.fit_cached(
             y,
             ("ridge", seed, ridge),
             lambda: CanonicalMap.fit_ridge(a[for_directions], b[for_directions], ridge),
         )
         confirmed = _confirmed_directions(*canonical.transform(a[for_ratio], b[for_ratio]))
-        return _fit_between(canonical, confirmed, (x[for_ratio], y[for_ratio]), wide, seed, inner)
+        return _fit_between(canonical, confirmed, (x[for_ratio], y[for_ratio]), is_wide, seed, inner)
 
     def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
         return self.between.pairs(_project(self.x, x), _project(self.y, y))
@@ -134,16 +135,16 @@ def _fit_between(
     canonical: CanonicalMap,
     selected: Int[np.ndarray, "direction"],
     sides: tuple[SideRows, SideRows],
-    wide: list[bool],
+    is_wide: list[bool],
     seed: int,
     inner: Fit,
 ) -> ProjectedRatio | None:
     """The inner ratio between the selected directions of the wide sides."""
     maps = [
-        DirectionMap.fit(side, mean, directions[:, selected]) if is_wide else None
-        for side, is_wide, mean, directions in (
-            (sides[0], wide[0], canonical.x_mean, canonical.x_map),
-            (sides[1], wide[1], canonical.y_mean, canonical.y_map),
+        DirectionMap.fit(side, mean, directions[:, selected]) if project else None
+        for side, project, mean, directions in (
+            (sides[0], is_wide[0], canonical.x_mean, canonical.x_map),
+            (sides[1], is_wide[1], canonical.y_mean, canonical.y_map),
         )
     ]
     between = inner(_project(maps[0], sides[0]), _project(maps[1], sides[1]), seed)
@@ -151,7 +152,10 @@ def _fit_between(
 
 
 def _confirmed_directions(x: Array, y: Array) -> Int[np.ndarray, "direction"]:
-    """Leading pairs of directions that correlate beyond chance on rows they were not fitted to; at least one."""
+    """Leading pairs of directions that correlate beyond chance on rows they were not fitted to.
+
+    At least one.
+    """
     count = min(x.shape[1], y.shape[1], MAX_RIDGE_DIRECTIONS, max(1, len(x) // ROWS_PER_DIRECTION))
     x, y = x[:, :count] - x[:, :count].mean(axis=0), y[:, :count] - y[:, :count].mean(axis=0)
     scale = np.sqrt((x**2).sum(axis=0) * (y**2).sum(axis=0)) + 1e-12
@@ -207,8 +211,8 @@ class AtomRatio:
         ---------  =  -----------  x  ----------- x ----------- x -----------------------------
         p(x) p(y)      p(s) p(t)       p(x | s)      p(y | t)      p(x | s, t) p(y | s, t)
 
-    Each factor is a stack of its own (`inner`): a table of states, a number and the other's state both ways, and
-    two numbers.
+    Each factor is a stack of its own (`inner`): a table of states, a number and the other's state both ways,
+    and two numbers.
     """
 
     x: AtomMap
@@ -226,8 +230,8 @@ class AtomRatio:
         if not len(a.atoms) and not len(b.atoms):
             return None
         s, t, free_x, free_y = a.state(x), b.state(y), a.is_between(x), b.is_between(y)
-        free = free_x & free_y
-        enough = a.between is not None and b.between is not None and free.sum() >= MIN_BETWEEN_ROWS
+        neither_atom = free_x & free_y
+        enough = a.between is not None and b.between is not None and neither_atom.sum() >= MIN_BETWEEN_ROWS
         states = inner(s, t, seed)
         assert states is not None
         return AtomRatio(
@@ -236,20 +240,22 @@ class AtomRatio:
             states,
             inner(a.number(x[free_x]), t[free_x], seed) if a.between and len(b.atoms) else None,
             inner(s[free_y], b.number(y[free_y]), seed) if b.between and len(a.atoms) else None,
-            inner(a.number(x[free]), b.number(y[free]), seed) if enough else None,
+            inner(a.number(x[neither_atom]), b.number(y[neither_atom]), seed) if enough else None,
         )
 
     def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
         s, t = self.x.state(x), self.y.state(y)
         free_x, free_y = self.x.is_between(x), self.y.is_between(y)
-        free = free_x & free_y
+        neither_atom = free_x & free_y
         log_r = self.states.pairs(s, t)
         if self.x_of_state is not None and free_x.any():
             log_r[free_x] += self.x_of_state.pairs(self.x.number(x[free_x]), t[free_x])
         if self.y_of_state is not None and free_y.any():
             log_r[free_y] += self.y_of_state.pairs(s[free_y], self.y.number(y[free_y]))
-        if self.numbers is not None and free.any():
-            log_r[free] += self.numbers.pairs(self.x.number(x[free]), self.y.number(y[free]))
+        if self.numbers is not None and neither_atom.any():
+            log_r[neither_atom] += self.numbers.pairs(
+                self.x.number(x[neither_atom]), self.y.number(y[neither_atom])
+            )
         return log_r
 
     def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
