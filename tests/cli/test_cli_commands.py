@@ -218,7 +218,7 @@ def test_run_inside_another_run_folder_is_refused(run: Path, capsys: pytest.Capt
     assert f"is inside the run {run.resolve()}" in capsys.readouterr().err
     assert held == {path.name for path in (run / "ckpt").iterdir()}
     assert main(["semi", "simclr", "digits", "--labels", "4", "--out", str(run)]) == 2
-    assert "which is a run itself" in capsys.readouterr().err
+    assert "which is a run; choose another folder" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
