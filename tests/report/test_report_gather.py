@@ -19,7 +19,7 @@ from nearfar.evaluate import evaluate_run
 from nearfar.modalities import MODALITIES
 from nearfar.modalities.image.views import Augment, Views
 from nearfar.modalities.showing import coloured
-from nearfar.report.facts import Absent, Certificate, Fact, Gallery, Map, Score, Strip
+from nearfar.report.facts import Absent, CertificateFacts, Fact, Gallery, Map, Score, Strip
 from nearfar.report.gather import flattened, gather, written
 from nearfar.report.page import page
 from nearfar.report.pictures import data_uri
@@ -40,7 +40,7 @@ def test_a_whole_run(make_run: Make) -> None:
     assert {"started", "cpu", "torch", "precision", "images per second"} <= {
         fact.name for fact in facts.summary
     }
-    assert isinstance(facts.certificate, Certificate)
+    assert isinstance(facts.certificate, CertificateFacts)
     assert facts.certificate.ceiling == 6.23
     assert [event.step for event in facts.events] == [55]
     assert set(facts.curves) >= {

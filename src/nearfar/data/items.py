@@ -1,9 +1,11 @@
 """torch `Dataset`s, and anything else with a length and items, as a source: items are x or (x, label)."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from nearfar.data.source import AbstractSource
 from nearfar.errors import UserError
@@ -14,7 +16,7 @@ from nearfar.modalities.labels import Labels, class_numbers
 
 
 def has_items(spec: Any) -> bool:
-    return hasattr(spec, "__len__") and hasattr(spec, "__getitem__")
+    return isinstance(spec, Sized) and hasattr(spec, "__getitem__")
 
 
 class Items(AbstractSource):
@@ -97,5 +99,7 @@ def _parts(item: Any) -> tuple[Any, int | str | None]:
         return item, None
     if len(item) < 2:
         return (item[0] if item else None), None
-    label = item[1].item() if hasattr(item[1], "item") and getattr(item[1], "size", 1) != 0 else item[1]
+    label = item[1]
+    if isinstance(label, (np.ndarray, np.generic, Tensor)) and math.prod(label.shape) == 1:
+        label = label.item()
     return item[0], label if isinstance(label, (int, str)) and not isinstance(label, bool) else None

@@ -106,7 +106,7 @@ def named_columns(values: Any) -> Iterator[tuple[str, Any]]:
         yield from ((str(title), column) for title, column in values.items())
     elif hasattr(values, "column_names"):  # pyarrow
         yield from ((title, arrow_cells(values.column(title))) for title in values.column_names)
-    elif hasattr(values, "columns") and hasattr(values, "__getitem__"):  # pandas, polars
+    elif hasattr(values, "columns"):  # pandas, polars
         yield from ((str(title), values[title]) for title in values.columns)
     else:
         yield "", values

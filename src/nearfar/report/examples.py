@@ -10,7 +10,16 @@ from nearfar.core.method import Method
 from nearfar.core.types import Batch
 from nearfar.modalities import DataSet
 from nearfar.report.classify import EASY, ClassifiedCandidates
-from nearfar.report.facts import UNAVAILABLE, Absent, Case, Cases, Group, Neighbour, Picture, as_sentence
+from nearfar.report.facts import (
+    UNAVAILABLE,
+    Absent,
+    CandidateGroup,
+    Case,
+    Cases,
+    Neighbour,
+    Picture,
+    as_sentence,
+)
 from nearfar.report.pictures import Sample, data_uri, fitted, within
 from nearfar.report.space import queries_of
 from nearfar.run.trained import Run
@@ -39,7 +48,7 @@ class Thumbnails:
 
 
 def cases_of(
-    classified: ClassifiedCandidates, groups: Mapping[int, Group], thumbnails: Thumbnails, count: int
+    classified: ClassifiedCandidates, groups: Mapping[int, CandidateGroup], thumbnails: Thumbnails, count: int
 ) -> Cases | Absent:
     """Anchors of different classes, each with its hardest kept, its closest dropped and its easiest
     candidates."""

@@ -83,7 +83,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Certificate:
+class CertificateFacts:
     """What the bound claims about its estimate."""
 
     status: str
@@ -171,7 +171,7 @@ class StripRow:
 
 
 @dataclass(frozen=True)
-class Spread:
+class ViewHistogram:
     """A number of instances before and after views were made of them: shares of each that fall into each
     bin."""
 
@@ -187,12 +187,12 @@ class Spread:
 class Strip:
     rows: tuple[StripRow, ...]
     crisp: bool
-    spreads: tuple[Spread, ...] = ()
+    spreads: tuple[ViewHistogram, ...] = ()
     measured: int = 0  # instances that the spreads are of
 
 
 @dataclass(frozen=True)
-class Group:
+class CandidateGroup:
     """Candidates to which a selection did the same: kept, dropped for a reason, or pulled."""
 
     title: str
@@ -213,7 +213,7 @@ class Case:
     positive: Picture
     similarity: float  # of the two
     note: str
-    groups: tuple[tuple[Group, tuple[Neighbour, ...]], ...]
+    groups: tuple[tuple[CandidateGroup, tuple[Neighbour, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class Selected:
     measure: str  # what similarities are: "cosine" or "score"
     positive: float  # median similarity of the positives
     bins: tuple[float, ...]  # edges of the histograms
-    groups: tuple[Group, ...]
+    groups: tuple[CandidateGroup, ...]
     notes: tuple[str, ...]
     cases: Cases | Absent
     kept_shares: Mapping[int, float] = field(default_factory=dict)  # by row of the data, how often it is kept
@@ -253,7 +253,7 @@ class HeldOut:
     nats: float
     error: float
     instances: int
-    certificate: Certificate
+    certificate: CertificateFacts
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,7 @@ class RunFacts:
     summary: tuple[Fact, ...]  # a handful: how far, how fast, on what
     environment: tuple[Fact, ...]
     choices: Mapping[str, str]  # views, encoders, critic, negatives, selection, bound
-    certificate: Certificate | Absent  # of the training objective
+    certificate: CertificateFacts | Absent  # of the training objective
     held_out: HeldOut | Absent
     curves: Mapping[str, Curve]  # by the name metrics.jsonl gives it; absent when nothing was logged
     scores: tuple[Score, ...]

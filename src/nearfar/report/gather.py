@@ -13,11 +13,22 @@ from statistics import median
 from typing import Any
 
 from nearfar.core.results import Measurement, Result
+from nearfar.core.schedules import Learnt, Schedule
 from nearfar.errors import UserError
 from nearfar.evaluate.table import display_name
 from nearfar.modalities.dataset import ignored_files
 from nearfar.report.curves import curves_of, edges_of, of_kind
-from nearfar.report.facts import Absent, Certificate, Curve, Event, Fact, HeldOut, RunFacts, Score, Tested
+from nearfar.report.facts import (
+    Absent,
+    CertificateFacts,
+    Curve,
+    Event,
+    Fact,
+    HeldOut,
+    RunFacts,
+    Score,
+    Tested,
+)
 from nearfar.report.sections import sections_of
 from nearfar.report.visuals import Detail, visuals_of
 from nearfar.run.folder import DataNotes, RunFolder
@@ -88,7 +99,7 @@ def flattened(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def written(value: Any) -> str:
     """A setting as on the command line."""
-    if hasattr(value, "written"):  # a schedule
+    if isinstance(value, (Schedule, Learnt)):
         return str(value.written())
     if value is None:
         return "none"
@@ -203,7 +214,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _certificate(run: Run) -> Certificate | Absent:
+def _certificate(run: Run) -> CertificateFacts | Absent:
     """What the bound claims; a run without a checkpoint yet cannot build its bound."""
     try:
         claim = run.certificate()
@@ -211,7 +222,7 @@ def _certificate(run: Run) -> Certificate | Absent:
         return Absent(f"The certificate of the objective is not available: {problem}.")
     ceiling = claim.get("ceiling")
     is_finite = ceiling is not None and math.isfinite(ceiling)
-    return Certificate(str(claim["status"]), str(claim["condition"]), ceiling if is_finite else None)
+    return CertificateFacts(str(claim["status"]), str(claim["condition"]), ceiling if is_finite else None)
 
 
 def _held_out(metrics: Sequence[Mapping[str, Any]]) -> HeldOut | Absent:
@@ -223,7 +234,7 @@ def _held_out(metrics: Sequence[Mapping[str, Any]]) -> HeldOut | Absent:
         )
     last = max(rows, key=lambda row: row["step"])
     ceiling, error, instances = (last.get(name) for name in ("ceiling", "error", "instances"))
-    claimed = Certificate(
+    claimed = CertificateFacts(
         str(last.get("status")), str(last.get("condition")), ceiling if is_number(ceiling) else None
     )
     count = int(instances) if isinstance(instances, int) else 0

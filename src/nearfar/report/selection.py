@@ -32,7 +32,7 @@ from nearfar.report.classify import (
     training_scores,
 )
 from nearfar.report.examples import Thumbnails, cases_of, clusters_of
-from nearfar.report.facts import UNAVAILABLE, Absent, Group, Selected, as_sentence
+from nearfar.report.facts import UNAVAILABLE, Absent, CandidateGroup, Selected, as_sentence
 from nearfar.run.trained import Run
 
 ANCHORS = 256
@@ -178,12 +178,12 @@ def _group(
     dropped: str,
     bins: np.ndarray,
     labels: Int[np.ndarray, "image"] | None,
-) -> Group:
+) -> CandidateGroup:
     inside = classified.group == group
     similar = np.where(inside, classified.score, np.nan)
     has_members = inside.any(axis=1)
     low, high = np.nanmin(similar[has_members], axis=1), np.nanmax(similar[has_members], axis=1)
-    return Group(
+    return CandidateGroup(
         title=TITLES[group] + (f": {dropped}" if group == DROPPED and dropped else ""),
         series=SERIES[group],
         per_anchor=float(inside.sum(axis=1).mean()),

@@ -18,9 +18,9 @@ from nearfar.report.facts import (
     Picture,
     Query,
     Selected,
-    Spread,
     Strip,
     StripRow,
+    ViewHistogram,
     as_sentence,
 )
 from nearfar.report.pictures import Sample, data_uri, fitted, within
@@ -170,7 +170,7 @@ def _strip(run: Run, images: DataSet, rows: np.ndarray, seed: int, detail: Detai
     )
 
 
-def _spreads(run: Run, images: DataSet, index: np.ndarray, seed: int) -> Iterator[Spread]:
+def _spreads(run: Run, images: DataSet, index: np.ndarray, seed: int) -> Iterator[ViewHistogram]:
     """Measures of the data before and after augmentation, as the modality defines them."""
     for measure in run.modality.presenter.view_measures(images.load(index), run.views(), seed, index):
         bins = np.linspace(0.0, max(1e-9, measure.originals.max(), measure.views.max()), BINS + 1)
@@ -178,7 +178,7 @@ def _spreads(run: Run, images: DataSet, index: np.ndarray, seed: int) -> Iterato
             np.histogram(side, bins)[0] / len(side) for side in (measure.originals, measure.views)
         )
         medians = float(np.median(measure.originals)), float(np.median(measure.views))
-        yield Spread(
+        yield ViewHistogram(
             measure.title,
             measure.note,
             tuple(bins.tolist()),

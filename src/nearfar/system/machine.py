@@ -92,7 +92,7 @@ def cpu_name() -> str:
 
 def cores() -> int:
     """Returns the cores this process may use; in a container fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def threads() -> int:

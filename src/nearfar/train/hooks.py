@@ -201,7 +201,7 @@ Probe = Callable[[Method], dict[str, float]]
 HeldOutEstimate = Callable[[Method, Progress], HeldOutNats | None]
 
 
-class Evaluation(Hook):
+class PeriodicEvaluation(Hook):
     """Evaluates on data that is not trained on, every `probe_every` epochs, and before the first and after the last step.
 
     Rank 0 computes the held-out estimate while the others wait. The probe embeds a share on every rank.

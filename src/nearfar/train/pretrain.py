@@ -31,7 +31,7 @@ from nearfar.system.hardware import environment, keep_freed_memory, pick_device,
 from nearfar.train.defaults import resolve_here
 from nearfar.train.display import Display
 from nearfar.train.held_out import is_holdout_clean, make_estimate
-from nearfar.train.hooks import DataCheck, Evaluation, Hook, Metrics
+from nearfar.train.hooks import DataCheck, Hook, Metrics, PeriodicEvaluation
 from nearfar.train.init import start_from
 from nearfar.train.loggers import Logger, open_loggers
 from nearfar.train.memory import PROBED_INSTANCES, check_disk, choose_chunk, estimate_needs
@@ -229,7 +229,7 @@ class Preparation:
             GradientMonitor(),
             Metrics(),
             CollapseMonitor(),
-            Evaluation(probe, make_estimate(session, held_out, clean, objects)),
+            PeriodicEvaluation(probe, make_estimate(session, held_out, clean, objects)),
             DataCheck(lambda: sync_unusable(self.everything, strategy)),
         ]
 
