@@ -1,1 +1,2 @@
-"""Speed beside other libraries. `arms` defines what is timed, `turns` times one arm, `measure` interleaves arms and prints."""
+"""Speed beside other libraries. `arms` defines what is timed, `turns` times one arm, `measure` interleaves
+arms and prints."""

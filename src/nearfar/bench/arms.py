@@ -28,7 +28,8 @@ NETWORKS = ("resnet8-w16",)
 LOADER_PROCESSES, PREFETCHED_BATCHES = 2, 4  # of a peer's loader; two batches per process is torch's default
 
 
-# ------------------------------------------------------------------------------------------------- whole steps
+# ------------------------------------------------------------------------------------------------- whole
+# steps
 
 
 def pictures(count: int) -> np.ndarray:
@@ -94,7 +95,8 @@ class _Network(nn.Module):
 
 
 def lightly_step(network: str, batch: int, best: bool) -> Step:
-    """Returns a SimCLR step as in lightly's documentation; `best` adds the fastest memory layout and precision here."""
+    """Returns a SimCLR step as in lightly's documentation; `best` adds the fastest memory layout and
+    precision here."""
     transforms, loss_module = peer("lightly.transforms"), peer("lightly.loss")
     heads = peer("lightly.models.modules")
     model = _Network(network, lambda width: heads.SimCLRProjectionHead(width, width, DIM))
@@ -127,7 +129,8 @@ class _Twice:
 
 
 def moco_step(network: str, batch: int) -> Step:
-    """A plain script in MoCo's style: torchvision's transforms, a slow copy, a queue, cross-entropy over [positive, queue]."""
+    """A plain script in MoCo's style: torchvision's transforms, a slow copy, a queue, cross-entropy over
+    [positive, queue]."""
     from torchvision import transforms as tv
 
     crop = tv.Compose(
@@ -167,7 +170,8 @@ def moco_step(network: str, batch: int) -> Step:
     return step
 
 
-# ---------------------------------------------------------------------------------------------------------- all
+# ----------------------------------------------------------------------------------------------------------
+# all
 
 
 def contests(

@@ -1,8 +1,8 @@
 """`nearfar bench`: training steps and losses beside those of other libraries, on this machine.
 
-Arms alternate in blocks of steps, so that other load affects all of them alike. The first block warms up. A peer is
-used as its documentation shows: its own transform in a `DataLoader`, its own loss and loop, torch's default settings.
-The table lists peers that are not installed.
+Arms alternate in blocks of steps, so that other load affects all of them alike. The first block warms up. A
+peer is used as its documentation shows: its own transform in a `DataLoader`, its own loss and loop, torch's
+default settings. The table lists peers that are not installed.
 """
 
 import os
@@ -111,7 +111,8 @@ def table(results: list[ContestResult]) -> Iterator[str]:
         yield "|---|---|---|---|---|---|"
         for row in result.rows():
             yield (
-                f"| {row.name} | {row.rate:,.0f} | {row.lowest:,.0f} to {row.highest:,.0f} | {row.ratio:.2f}× | "
+                f"| {row.name} | {row.rate:,.0f} | {row.lowest:,.0f} to {row.highest:,.0f} | "
+                f"{row.ratio:.2f}× | "
                 f"{row.cpu:,.1f} | {row.cpu_ratio:.2f}× |"
             )
         for line in result.absent:
@@ -119,7 +120,8 @@ def table(results: list[ContestResult]) -> Iterator[str]:
 
 
 def bar_chart(results: list[ContestResult]) -> str:
-    """Bars of the medians, a group for each contest, each on its own scale; whiskers from the lowest to the highest block."""
+    """Bars of the medians, a group for each contest, each on its own scale; whiskers from the lowest to the
+    highest block."""
     width, bar, gap, left = 760, 18, 14, 250
     parts, y = [], 8
     for result in results:

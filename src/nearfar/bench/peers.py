@@ -16,9 +16,9 @@ class PeerMissing(Exception):
 class Arm:
     """One implementation of a step.
 
-    `make` builds it; building is not timed. `process` runs it in a child process, with our OpenMP and malloc settings
-    ("ours") or torch's defaults ("theirs"); `make` must then be picklable. `prefetched` is the number of steps that its
-    data loader prepares in advance.
+    `make` builds it; building is not timed. `process` runs it in a child process, with our OpenMP and malloc
+    settings ("ours") or torch's defaults ("theirs"); `make` must then be picklable. `prefetched` is the
+    number of steps that its data loader prepares in advance.
     """
 
     name: str

@@ -1,10 +1,11 @@
 """Times a block of steps of one arm, here or in a child process.
 
-A peer's data loader prefetches. Between its turns it would prepare its next block and use cores while others are timed.
-So a turn first consumes the prefetched steps, then starts timing, and ends when the loaders are idle again.
+A peer's data loader prefetches. Between its turns it would prepare its next block and use cores while others
+are timed. So a turn first consumes the prefetched steps, then starts timing, and ends when the loaders are
+idle again.
 
-OpenMP wait policy and malloc thresholds are set per process. So training steps run in child processes: ours with the
-settings of the command line, a peer's with torch's defaults.
+OpenMP wait policy and malloc thresholds are set per process. So training steps run in child processes: ours
+with the settings of the command line, a peer's with torch's defaults.
 """
 
 import multiprocessing
@@ -37,7 +38,8 @@ Take = Callable[[float], Turn]  # seconds -> timing of a turn
 
 @contextmanager
 def open_arm(arm: Arm) -> Iterator[Take]:
-    """Builds an arm and yields the function that runs its turns. Raises `PeerMissing` if a peer is not installed."""
+    """Builds an arm and yields the function that runs its turns. Raises `PeerMissing` if a peer is not
+    installed."""
     if arm.process is None:
         step = arm.make()
         yield lambda seconds: turn(step, seconds, arm.prefetched)

@@ -1,8 +1,8 @@
 """The command line: `nearfar …`, `python -m nearfar …`.
 
-A command is a file here with two functions, `add` (its arguments) and `run` (from parsed arguments to an exit code), and its name
-in `COMMANDS`. Heavy imports are inside `run`: `--help` and `doctor` are fast and work on a broken install.
-Results go to standard output, progress to standard error.
+A command is a file here with two functions, `add` (its arguments) and `run` (from parsed arguments to an exit
+code), and its name in `COMMANDS`. Heavy imports are inside `run`: `--help` and `doctor` are fast and work on
+a broken install. Results go to standard output, progress to standard error.
 """
 
 import argparse

@@ -42,7 +42,8 @@ def run_demo(out: Path) -> None:
     print(summary(result))
     print(f"look at:     {write_report([run], out / 'report.html')}")
     print(
-        f"next:        {command()} pretrain simclr YOUR_PHOTOS/ --out runs/photos   ({command()} --help shows the rest)"
+        f"next:        {command()} pretrain simclr YOUR_PHOTOS/ --out runs/photos   ({command()} --help "
+        "shows the rest)"
     )
 
 
@@ -53,7 +54,8 @@ def summary(result: Mapping[str, Any]) -> str:
     words = {"pixels": "raw pixels", "untrained": "the untrained encoder"}
     baselines = " and ".join(f"{shares[name]} with {words.get(name, name)}" for name in result["baselines"])
     return (
-        f"it learned:  without labels, features by which a linear probe names {shares['learned']} of letters in unseen typefaces; "
+        f"it learned:  without labels, features by which a linear probe names {shares['learned']} of letters "
+        "in unseen typefaces; "
         f"the same probe gets {baselines}"
     )
 

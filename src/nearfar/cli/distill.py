@@ -31,7 +31,8 @@ def add(commands: Any) -> None:
         help="distil a teacher into a smaller student; the same command resumes",
         usage="nearfar distill TEACHER DATA --out RUN [--config FILE] [key=value ...]",
         description="Trains a student on the outputs of a frozen teacher for DATA, which needs no labels. TEACHER is a run (of any recipe; a run of nearfar "
-        "train also has class scores) or a network with its weights file, resnet50:weights.pth or timm/NAME:model.safetensors. The student is "
+        "train also has class scores) or a network with its weights file, resnet50:weights.pth or "
+        "timm/NAME:model.safetensors. The student is "
         "backbone=NAME at image_size=N; teacher and student may differ in width and image size.",
         epilog=f"{OBJECTIVES}\n\n{settings_help()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -78,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
     )
     if is_first:
         print(
-            f"{run.path}: trained for {run.facts['step']} steps; next: nearfar evaluate {shlex.quote(str(run.path))}"
+            f"{run.path}: trained for {run.facts['step']} steps; next: nearfar evaluate "
+            f"{shlex.quote(str(run.path))}"
         )
     return DONE
 

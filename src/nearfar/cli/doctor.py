@@ -1,4 +1,5 @@
-"""`nearfar doctor`: reports on this machine without importing what it reports on, so it works on a broken install."""
+"""`nearfar doctor`: reports on this machine without importing what it reports on, so it works on a broken
+install."""
 
 import argparse
 import json
@@ -95,7 +96,8 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     in_use = facts["busy_cores"]
     if in_use is not None and in_use > 0.5 and facts["threads"] > 1:
         lines.append(
-            f"{'busy':<9} {in_use:.1f} of {facts['cores']} cores are in use by other processes; OMP_NUM_THREADS=1 may be faster, and is with bf16"
+            f"{'busy':<9} {in_use:.1f} of {facts['cores']} cores are in use by other processes; "
+            "OMP_NUM_THREADS=1 may be faster, and is with bf16"
         )
     core = [DISTRIBUTIONS.get(module, module) for module in CORE]
     missing = [name for name in core if packages[name] is None]

@@ -31,8 +31,10 @@ def add(commands: Any) -> None:
         "--protocol",
         default="knn,linear",
         help="separated by commas: knn, nn (the nearest by distance), linear, mlp, finetune, fractions (linear on part of the labels), "
-        "finetune-fractions, classifier (the own one of a run of train), few-shot, clustering, retrieval, calibration, information (a proven bound on what features tell about "
-        "the label), quality (without labels: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, nats) (default: knn,linear)",
+        "finetune-fractions, classifier (the own one of a run of train), few-shot, clustering, retrieval, "
+        "calibration, information (a proven bound on what features tell about "
+        "the label), quality (without labels: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, nats) "
+        "(default: knn,linear)",
     )
     evaluate.add_argument(
         "--features",

@@ -1,4 +1,5 @@
-"""`nearfar mi`: mutual information of two samples from files, or of every column of a table about a target."""
+"""`nearfar mi`: mutual information of two samples from files, or of every column of a table about a
+target."""
 
 import argparse
 import json

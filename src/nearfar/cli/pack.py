@@ -64,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
         print(ignored_files(manifest.ignored), file=sys.stderr)
     quarantined = f", {manifest.quarantined:,} quarantined (quarantine.csv)" if manifest.quarantined else ""
     print(
-        f"{args.out}: {manifest.rows - len(manifest.left_out):,} rows in {len(manifest.shards)} shards ({manifest.encoding}){quarantined}; "
+        f"{args.out}: {manifest.rows - len(manifest.left_out):,} rows in {len(manifest.shards)} shards "
+        f"({manifest.encoding}){quarantined}; "
         f"next: nearfar pretrain {_recipe(manifest.modality)} {shlex.quote(str(args.out))} --out runs/packed"
     )
     return DONE

@@ -18,7 +18,8 @@ def add(commands: Any) -> None:
         help="learn an encoder from pictures, recordings or text; the same command again resumes",
         usage="nearfar pretrain RECIPE DATA --out RUN [--config FILE] [key=value ...]",
         description="Learns an encoder. DATA is a folder of images, a Parquet file or folder with an image column, an .npz "
-        "with images (and labels), or a name: digits, glyphs, cifar10:FOLDER, idx:FOLDER (files like MNIST's); for cpc a folder of .wav or .flac files or Parquet "
+        "with images (and labels), or a name: digits, glyphs, cifar10:FOLDER, idx:FOLDER (files like "
+        "MNIST's); for cpc a folder of .wav or .flac files or Parquet "
         "with an audio column; for mlm a .txt file, a folder of them, or an .npz with tokens.",
         epilog=settings_help(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -73,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
     )
     if is_first:
         print(
-            f"{run.path}: trained for {run.facts['step']} steps; next: nearfar evaluate {shlex.quote(str(run.path))}"
+            f"{run.path}: trained for {run.facts['step']} steps; next: nearfar evaluate "
+            f"{shlex.quote(str(run.path))}"
         )
     return DONE
 
@@ -96,7 +98,8 @@ def split_words(words: Sequence[str], config: dict[str, Any]) -> tuple[str, str,
 
         if leading[0] not in RECIPES:
             raise UserError(
-                f"RECIPE is missing before {leading[0]}; for instance nearfar pretrain simclr {shlex.quote(leading[0])}"
+                f"RECIPE is missing before {leading[0]}; for instance nearfar pretrain simclr "
+                f"{shlex.quote(leading[0])}"
             )
     recipe = leading[0] if leading else config.pop("recipe", None)
     data = leading[1] if len(leading) > 1 else config.pop("data", None)

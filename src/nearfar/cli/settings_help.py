@@ -1,4 +1,5 @@
-"""The settings of a run as `nearfar pretrain --help` shows them. Imports nothing heavy: help comes at once."""
+"""The settings of a run as `nearfar pretrain --help` shows them. Imports nothing heavy: help comes at
+once."""
 
 from nearfar.config.fields import CHOICES, FIELDS
 

@@ -17,7 +17,8 @@ def check_urls(config: Mapping[str, Any], path: Path | None, words: Sequence[str
     for key, text in () if allowed else _texts(config):
         if is_url(text) and text not in typed:
             raise UserError(
-                f"--config {path}: {key} names the URL {text!r}, which the command line does not; repeat it there, or add --allow-urls"
+                f"--config {path}: {key} names the URL {text!r}, which the command line does not; repeat it "
+                "there, or add --allow-urls"
             )
 
 

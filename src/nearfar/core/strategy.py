@@ -1,7 +1,8 @@
 """What the algorithm asks of the processes that train together, and the answers of a single process.
 
-`Method`, the optimisers, the training step, checkpoints and evaluation hold a `Strategy` and never ask how many processes there
-are. `nearfar.distributed.strategy` has the ones for several processes; a new one is one subclass that overrides what differs.
+`Method`, the optimisers, the training step, checkpoints and evaluation hold a `Strategy` and never ask how
+many processes there are. `nearfar.distributed.strategy` has the ones for several processes; a new one is one
+subclass that overrides what differs.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +17,8 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Rows:
-    """How many rows each rank holds. This class is for a single rank; `distributed.gather` has the one for several."""
+    """How many rows each rank holds. This class is for a single rank; `distributed.gather` has the one for
+    several."""
 
     sizes: tuple[int, ...]
     rank: int = 0
@@ -54,7 +56,8 @@ class Rows:
 
 
 class Strategy:
-    """How processes share one run. This class is the strategy of a single process: nothing is exchanged, weights stay whole."""
+    """How processes share one run. This class is the strategy of a single process: nothing is exchanged,
+    weights stay whole."""
 
     rank: int = 0
     world: int = 1
@@ -70,7 +73,8 @@ class Strategy:
         return self.world > 1
 
     def share(self, count: int) -> slice:
-        """Which of `count` pieces of work belong to this rank: a contiguous range, so that results are in rank order."""
+        """Which of `count` pieces of work belong to this rank: a contiguous range, so that results are in
+        rank order."""
         return slice(self.rank * count // self.world, (self.rank + 1) * count // self.world)
 
     # ------------------------------------------------------------------------------------ exchange of values
@@ -118,7 +122,8 @@ class Strategy:
     # -------------------------------------------------------------------------------------------- encoding
 
     def rank_randomness(self) -> AbstractContextManager[None]:
-        """Inside, each rank draws its own random numbers (dropout of its instances); afterwards all draw the same again."""
+        """Inside, each rank draws its own random numbers (dropout of its instances); afterwards all draw the
+        same again."""
         return nullcontext()
 
     def synchronised_batch_norm(self) -> AbstractContextManager[None]:
@@ -163,7 +168,8 @@ class Strategy:
         return nn.utils.get_total_norm(list(gradients))
 
     def agree_on_failure(self, failed: bool) -> bool:
-        """Whether any rank that can fail by itself failed. Ranks with equal weights need not ask each other."""
+        """Whether any rank that can fail by itself failed. Ranks with equal weights need not ask each
+        other."""
         return failed
 
     def full_weights(self, module: nn.Module) -> AbstractContextManager[None]:

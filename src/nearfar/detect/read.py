@@ -1,7 +1,8 @@
 """Reads images with objects: Parquet in the Hugging Face convention, or COCO's JSON.
 
-objects: {bbox: [[x, y, w, h], …], category: […], segmentation: [[[x, y, …], …], …], keypoints: [[x, y, v, …], …]}, or a list of
-such mappings, one per object. Categories are numbers or names. Errors name the file and the image.
+objects: {bbox: [[x, y, w, h], …], category: […], segmentation: [[[x, y, …], …], …], keypoints: [[x, y, v, …],
+…]}, or a list of such mappings, one per object. Categories are numbers or names. Errors name the file and the
+image.
 """
 
 import json

@@ -81,9 +81,9 @@ def detect_run(
 ) -> dict[str, Any]:
     """Returns COCO figures of a detector on the run's backbone, and on the untrained backbone.
 
-    The detector is trained on `train` and tested on `data`. Without `data`, or if both are the same, a fifth of
-    the images is held out. Several seeds give the mean of each figure and the standard deviation of the AP.
-    The result is also saved in RUN/detection.json.
+    The detector is trained on `train` and tested on `data`. Without `data`, or if both are the same, a fifth
+    of the images is held out. Several seeds give the mean of each figure and the standard deviation of the
+    AP. The result is also saved in RUN/detection.json.
     """
     run = run if isinstance(run, Run) else Run.open(run)
     schedule_config = DetectorSchedule(**schedule)
@@ -149,7 +149,8 @@ def _check_data(schedule_config: DetectorSchedule, train_scenes: Scenes, test: S
     ]
     if schedule_config.task == "keypoints" and points[0] != points[1]:
         raise UserError(
-            f"objects of {train_scenes.name} have {min(points[0])} keypoints and those of {test.name} {min(points[1])}; expected the same number"
+            f"objects of {train_scenes.name} have {min(points[0])} keypoints and those of {test.name} "
+            f"{min(points[1])}; expected the same number"
         )
 
 
@@ -255,7 +256,8 @@ def _picture(scene: Scene) -> Tensor:
 def _training_example(
     scene: Scene, task: str, rng: np.random.Generator, device: torch.device
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Returns an image and its targets. Half of the images are mirrored, except for keypoints, which distinguish left and right."""
+    """Returns an image and its targets. Half of the images are mirrored, except for keypoints, which
+    distinguish left and right."""
     single = ~scene.crowd
     picture, boxes = _picture(scene), torch.from_numpy(scene.boxes[single])
     target: dict[str, Tensor] = {"boxes": boxes, "labels": torch.from_numpy(scene.labels[single]) + 1}

@@ -81,7 +81,8 @@ class Scenes:
 
 
 def open_scenes(spec: str, images: Path | None = None) -> Scenes:
-    """`shapes`, `shapes:IMAGES` or `shapes:IMAGES:SEED` are drawn; else Parquet or COCO's JSON, with its pictures in `images` or beside it."""
+    """`shapes`, `shapes:IMAGES` or `shapes:IMAGES:SEED` are drawn; else Parquet or COCO's JSON, with its
+    pictures in `images` or beside it."""
     if spec.partition(":")[0] == "shapes":
         from nearfar.detect.shapes import synthetic_scenes
 
@@ -92,7 +93,8 @@ def open_scenes(spec: str, images: Path | None = None) -> Scenes:
     parquet = next(path.glob("*.parquet"), None) is not None if path.is_dir() else path.suffix == ".parquet"
     if not path.exists() or not (parquet or path.suffix == ".json"):
         raise UserError(
-            f"{spec} cannot be used for detection; expected .parquet with image and objects (a file, or a folder of them), COCO's .json, or "
+            f"{spec} cannot be used for detection; expected .parquet with image and objects (a file, or a "
+            "folder of them), COCO's .json, or "
             "shapes:IMAGES"
         )
     scenes, classes = from_parquet(path) if parquet else from_json(path, images or path.parent)
@@ -131,7 +133,8 @@ def match_classes(train: Scenes, test: Scenes, same_labels: bool) -> tuple[Scene
         matching = match_labels(test_labels, test, train_labels, train, same_labels)
     except UnmatchedClasses as problem:
         raise UserError(
-            f"{problem}; a detector is tested on classes it was fitted to{f', so {problem.remedy}' if problem.remedy else ''}"
+            f"{problem}; a detector is tested on classes it was fitted "
+            f"to{f', so {problem.remedy}' if problem.remedy else ''}"
         ) from None
     numbers = dict(zip(test_labels.tolist(), matching.labels.tolist(), strict=True))
     return test.renumbered(numbers, train.classes), matching.facts()

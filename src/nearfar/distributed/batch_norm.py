@@ -1,8 +1,9 @@
 """Batch norm over the batch of all ranks, on any device and for any module.
 
-torch's `SyncBatchNorm` runs on GPUs only and replaces torch's own modules. Here the function is replaced: inside
-`synchronised_batch_norm`, every `torch.nn.functional.batch_norm` in training mode uses the mean and variance over all ranks. No
-module changes, so names in a checkpoint stay the same, and norms of timm or of user modules are synchronised too.
+torch's `SyncBatchNorm` runs on GPUs only and replaces torch's own modules. Here the function is replaced:
+inside `synchronised_batch_norm`, every `torch.nn.functional.batch_norm` in training mode uses the mean and
+variance over all ranks. No module changes, so names in a checkpoint stay the same, and norms of timm or of
+user modules are synchronised too.
 """
 
 import math
@@ -57,8 +58,8 @@ def _batch_norm(
 
 @torch.no_grad()
 def _moments(x: Tensor) -> tuple[Float[Tensor, "channel"], Float[Tensor, "channel"], int]:
-    """Mean and variance of each channel over all ranks, and the number of values: moments of ranks are merged by the formula of
-    Chan et al. (1979), which does not cancel."""
+    """Mean and variance of each channel over all ranks, and the number of values: moments of ranks are merged
+    by the formula of Chan et al. (1979), which does not cancel."""
     dims = [d for d in range(x.ndim) if d != 1]
     values = x if x.dtype is torch.float64 else x.float()
     count = x.numel() // x.shape[1]
@@ -80,8 +81,8 @@ def _moments(x: Tensor) -> tuple[Float[Tensor, "channel"], Float[Tensor, "channe
 
 
 class _Normalised(torch.autograd.Function):
-    """(x - mean) / sqrt(variance + eps) weight + bias, where mean and variance are of the rows of all ranks; the gradient of every
-    rank's rows passes through them."""
+    """(x - mean) / sqrt(variance + eps) weight + bias, where mean and variance are of the rows of all ranks;
+    the gradient of every rank's rows passes through them."""
 
     @staticmethod
     def forward(
@@ -107,7 +108,8 @@ class _Normalised(torch.autograd.Function):
         sums = torch.cat([to_scale, to_bias]).to(mean.dtype)
         dist.all_reduce(sums)
         mean_scale, mean_bias = (sums / ctx.count).chunk(2)
-        # scale / deviation (grad_output - mean_bias - (x - mean) / deviation mean_scale): directly, and through the statistics
+        # scale / deviation (grad_output - mean_bias - (x - mean) / deviation mean_scale): directly, and
+        # through the statistics
         slope_output = scale / (variance + ctx.eps).sqrt()
         slope_input = -scale * mean_scale / (variance + ctx.eps)
         to_x = _scale_and_add(

@@ -1,4 +1,5 @@
-"""Why communication between processes failed: a process that ended can be resumed, a configuration error cannot."""
+"""Why communication between processes failed: a process that ended can be resumed, a configuration error
+cannot."""
 
 from typing import NamedTuple
 
@@ -26,8 +27,8 @@ class Failure(NamedTuple):
 def communication_failure(problem: BaseException) -> Failure | None:
     """Returns what a failed exchange between processes means; None if `problem` is something else.
 
-    A lost process and a timeout are resumable. Everything else that a backend reports (two processes on one GPU, no
-    backend for CPU tensors) is a configuration error: restarting would repeat it.
+    A lost process and a timeout are resumable. Everything else that a backend reports (two processes on one
+    GPU, no backend for CPU tensors) is a configuration error: restarting would repeat it.
     """
     text = str(problem)
     lowered = text.lower()

@@ -1,8 +1,8 @@
 """Rows of all ranks, gathered with gradient.
 
-The gradient that reaches a gathered row is summed over ranks, because every rank used the row. So the gradients of a weight's
-copies add up to the gradient of the sum of all ranks' losses. These are equal, so the average of the gradients over ranks
-(`Strategy.average_gradients`, once per step) is the gradient of one loss.
+The gradient that reaches a gathered row is summed over ranks, because every rank used the row. So the
+gradients of a weight's copies add up to the gradient of the sum of all ranks' losses. These are equal, so the
+average of the gradients over ranks (`Strategy.average_gradients`, once per step) is the gradient of one loss.
 """
 
 from typing import Any
@@ -23,7 +23,8 @@ class RankRows(Rows):
         return _Gather.apply(rows, self)
 
     def concatenate(self, rows: Tensor) -> Tensor:
-        """The rows of all ranks. Ranks exchange blocks of one size: shorter blocks are padded with zeros that are cut off."""
+        """The rows of all ranks. Ranks exchange blocks of one size: shorter blocks are padded with zeros that
+        are cut off."""
         block = rows.new_zeros((max(self.sizes), *rows.shape[1:]))
         block[: len(rows)] = rows
         blocks = [torch.empty_like(block) for _ in self.sizes]
@@ -64,7 +65,8 @@ class _Gather(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], rows: Tensor, layout: RankRows
     ) -> tuple[Tensor, int]:
-        """Bounds of sampled scores are computed many times at once: one exchange gathers all of them side by side."""
+        """Bounds of sampled scores are computed many times at once: one exchange gathers all of them side by
+        side."""
         return _Gather.apply(rows.movedim(in_dims[0] or 0, -1), layout), -1
 
     @staticmethod

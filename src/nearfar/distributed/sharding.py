@@ -1,9 +1,9 @@
 """FSDP2 for the encoders (`sharding=fsdp`), for networks whose weights and moments do not fit one rank.
 
-torch's FSDP2 keeps 1/N of each weight on each of N ranks as a `DTensor`. The weights of a block are gathered when it is called and
-freed afterwards, and its gradient is averaged over ranks and split again during the backward pass. This is the average that
-`Strategy.average_gradients` takes of all other weights, so the step equals that of one process. Names and global shapes do not
-change: checkpoints hold full tensors.
+torch's FSDP2 keeps 1/N of each weight on each of N ranks as a `DTensor`. The weights of a block are gathered
+when it is called and freed afterwards, and its gradient is averaged over ranks and split again during the
+backward pass. This is the average that `Strategy.average_gradients` takes of all other weights, so the step
+equals that of one process. Names and global shapes do not change: checkpoints hold full tensors.
 """
 
 import sys
@@ -44,29 +44,32 @@ def check_weights(encoders: nn.Module) -> None:
             )
         if id(weight) in names:
             raise UserError(
-                f"sharding was fsdp, which cannot share one weight between {names[id(weight)]} and {name}; use sharding=none"
+                f"sharding was fsdp, which cannot share one weight between {names[id(weight)]} and {name}; "
+                "use sharding=none"
             )
         names[id(weight)] = name
 
 
 @contextmanager
 def explained_errors() -> Iterator[None]:
-    """Explains the error of a network that reads a weight of a submodule without calling the submodule, so that the weight is not
-    gathered."""
+    """Explains the error of a network that reads a weight of a submodule without calling the submodule, so
+    that the weight is not gathered."""
     try:
         yield
     except RuntimeError as problem:
         if "DTensor" not in str(problem):
             raise
         raise UserError(
-            "sharding was fsdp, but the network uses weights of a submodule without calling it, so they are not gathered; call the "
+            "sharding was fsdp, but the network uses weights of a submodule without calling it, so they are "
+            "not gathered; call the "
             "submodule, or use sharding=none"
         ) from None
 
 
 def units(module: nn.Module, is_block: bool = False) -> Iterator[nn.Module]:
-    """The modules whose weights are gathered together, inner ones first: the blocks of a list of blocks, and every other module with
-    weights of its own. Code that takes a network apart (Deep InfoMax) still calls these modules."""
+    """The modules whose weights are gathered together, inner ones first: the blocks of a list of blocks, and
+    every other module with weights of its own. Code that takes a network apart (Deep InfoMax) still calls
+    these modules."""
     if next(module.parameters(), None) is None or isinstance(module, nn.Embedding):
         return  # an embedding table is also read without being called (mlm contrasts with its rows)
     has_weights = next(module.parameters(recurse=False), None) is not None
@@ -88,7 +91,8 @@ def _is_list_of_blocks(module: nn.Module) -> bool:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether a tensor is a `DTensor`. The module of DTensor takes a second to import, so it is only looked up."""
+    """Whether a tensor is a `DTensor`. The module of DTensor takes a second to import, so it is only looked
+    up."""
     loaded = sys.modules.get("torch.distributed.tensor")
     return loaded is not None and isinstance(tensor, loaded.DTensor)
 

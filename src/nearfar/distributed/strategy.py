@@ -1,9 +1,11 @@
-"""One run by several processes: `Replicated` gives every rank all weights, `Sharded` a part of each weight (FSDP2).
+"""One run by several processes: `Replicated` gives every rank all weights, `Sharded` a part of each weight
+(FSDP2).
 
     each rank encodes its slice of the global batch
     keys and identities are gathered once, with gradient
     each rank scores its own anchors against the keys of all ranks
-    the few numbers per anchor that a bound reads are gathered, with gradient, and every rank computes the same loss
+    the few numbers per anchor that a bound reads are gathered, with gradient, and every rank computes the
+    same loss
 
 `join` returns the strategy of this process. Nothing is pickled: ranks exchange tensors and JSON.
 """
@@ -37,7 +39,8 @@ _store: dist.Store | None = None
 class Replicated(Strategy):
     """Every rank has all weights. Gradients are averaged once per step.
 
-    `message_device`: where messages other than embeddings are sent from. gloo takes CPU tensors, NCCL alone does not.
+    `message_device`: where messages other than embeddings are sent from. gloo takes CPU tensors, NCCL alone
+    does not.
     """
 
     def __init__(
@@ -184,14 +187,16 @@ class Sharded(Replicated):
 
 
 def launched() -> tuple[int, int]:
-    """(rank, world) as set by a launcher (torchrun, or another that sets the same variables); (0, 1) without one."""
+    """(rank, world) as set by a launcher (torchrun, or another that sets the same variables); (0, 1) without
+    one."""
     rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     valid = rank.isdigit() and world.isdigit() and "MASTER_ADDR" in os.environ
     return (int(rank), int(world)) if valid and int(rank) < int(world) else (0, 1)
 
 
 def join(sharding: str = "none") -> Strategy:
-    """The strategy of this process: with the existing process group, or with the processes that a launcher started."""
+    """The strategy of this process: with the existing process group, or with the processes that a launcher
+    started."""
     rank, world = launched()
     if dist.is_available() and not dist.is_initialized() and world > 1:
         _start(rank, world)
@@ -207,8 +212,9 @@ def join(sharding: str = "none") -> Strategy:
 def _start(rank: int, world: int) -> None:
     """Creates the process group: NCCL between GPUs, gloo between CPUs.
 
-    torchrun restarts ranks with the store of the previous attempt, which still holds the addresses of the dead ranks. So each
-    attempt has its own keys (elsewhere this is what TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is for).
+    torchrun restarts ranks with the store of the previous attempt, which still holds the addresses of the
+    dead ranks. So each attempt has its own keys (elsewhere this is what TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+    is for).
     """
     global _store
     host, port = os.environ["MASTER_ADDR"], os.environ.get("MASTER_PORT", "")
@@ -239,8 +245,8 @@ def leave() -> None:
 
 
 def report_once(code: int) -> int | None:
-    """None if this rank should print the error: rank 0, or another rank if rank 0 has no error. Otherwise the exit code of rank 0,
-    which all ranks return."""
+    """None if this rank should print the error: rank 0, or another rank if rank 0 has no error. Otherwise the
+    exit code of rank 0, which all ranks return."""
     first = launched()[0] == 0
     if _store is None:
         return None if first else code
@@ -256,7 +262,8 @@ def report_once(code: int) -> int | None:
 
 
 def _wait_for_acknowledgements() -> None:
-    """If rank 0 serves the store, the store ends with it. So rank 0 waits until the other ranks have read its exit code."""
+    """If rank 0 serves the store, the store ends with it. So rank 0 waits until the other ranks have read its
+    exit code."""
     rank, world = launched()
     if _store is None or _launcher_has_store() or rank or not _store.check([_REPORTED]):
         return

@@ -106,8 +106,8 @@ def expected_calibration_error(
 def information(train: LabelledFeatures, test: LabelledFeatures, options: Options) -> Measurement:
     """A lower bound in nats on the information between features and label: InfoNCE on the test rows, each
     contrasted with the labels of all others. The critic is the linear probe's log-probabilities, fitted on
-    train alone (`estimate.label_information`). Test rows that are identical to rows fitted on are left out, so that the
-    bound is about new rows."""
+    train alone (`estimate.label_information`). Test rows that are identical to rows fitted on are left out,
+    so that the bound is about new rows."""
     from nearfar.estimate.label_information import label_information  # scipy.stats takes a second to load
 
     classifier, _ = linear_probe(train, options.seed)

@@ -56,8 +56,10 @@ def _summary(parts: ExportParts) -> Iterator[str]:
     built, data = parts.config["architecture"], parts.config["training"]["data"]
     width = parts.config["features"]
     yield (
-        f"A frozen encoder, `{_escape(built['name'])}` with {built['parameters']:,} weights, trained {'with' if _labelled(parts) else 'without'} labels by "
-        f"`{_escape(parts.run.settings.recipe)}` on {data['instances']:,} {parts.run.modality.unit} of {_escape(data['name'])}."
+        f"A frozen encoder, `{_escape(built['name'])}` with {built['parameters']:,} weights, trained "
+        f"{'with' if _labelled(parts) else 'without'} labels by "
+        f"`{_escape(parts.run.settings.recipe)}` on {data['instances']:,} {parts.run.modality.unit} of "
+        f"{_escape(data['name'])}."
     )
     yield f"It takes {_shape(parts.shape)} and gives {width or 'its'} features. Written by nearfar {parts.config['nearfar']}."
     if parts.run.unfinished:
@@ -114,7 +116,8 @@ def _training(parts: ExportParts) -> Iterator[str]:
         if choices.get(room, "none") != "none":
             yield f"| {room} | `{_cell(choices[room])}` |"
     yield (
-        f"\n{settings.epochs} epochs of batches of {settings.batch_size}, seed {settings.seed}, `{settings.optimizer}`; "
+        f"\n{settings.epochs} epochs of batches of {settings.batch_size}, seed {settings.seed}, "
+        f"`{settings.optimizer}`; "
         f"step {parts.run.facts['step']:,}. All settings are in `config.json`."
     )
     yield f"\nData: {_escape(data['name'])}, {data['instances']:,} {parts.run.modality.unit} trained on, fingerprint `{data['fingerprint']}`."
@@ -139,7 +142,8 @@ def _certificate(parts: ExportParts) -> Iterator[str]:
     last = max(rows, key=lambda row: row["step"])
     error = f" ± {last['error']:.3g}" if is_number(last.get("error")) else ""
     yield (
-        f"\nOn {last.get('instances', '?')} instances kept out of training, two views share {last['nats']:.4g}{error} nats by the "
+        f"\nOn {last.get('instances', '?')} instances kept out of training, two views share "
+        f"{last['nats']:.4g}{error} nats by the "
         f"method's bound: **{_escape(str(last.get('status')))}**. {_escape(str(last.get('condition')))}."
     )
 
@@ -152,8 +156,10 @@ def _evaluation(parts: ExportParts) -> Iterator[str]:
     for result in results:
         train, test = result.train, result.test
         yield (
-            f"Tested on **{_escape(_set_name(test, result))}** ({test.samples:,} {_escape(test.unit)}, fingerprint "
-            f"`{_escape(test.fingerprint[:16])}`), fitted on {_escape(_set_name(train, result))} ({train.samples:,}), "
+            f"Tested on **{_escape(_set_name(test, result))}** ({test.samples:,} {_escape(test.unit)}, "
+            "fingerprint "
+            f"`{_escape(test.fingerprint[:16])}`), fitted on {_escape(_set_name(train, result))} "
+            f"({train.samples:,}), "
             f"{_settings_line(result)}:\n"
         )
         yield "| protocol | features | figure | with 95 % interval or ± deviation |\n|---|---|---|---|"
@@ -165,7 +171,8 @@ def _evaluation(parts: ExportParts) -> Iterator[str]:
         yield ""
     if results:
         yield (
-            "Intervals of accuracies are Wilson's, for test sets of this size; how much other seeds of training would differ is not in "
+            "Intervals of accuracies are Wilson's, for test sets of this size; how much other seeds of "
+            "training would differ is not in "
             "them."
         )
 
@@ -183,7 +190,8 @@ def _told_of_labels(result: Result) -> Iterator[str]:
     claim = lower.get("certificate") if isinstance(lower, Mapping) else None
     if isinstance(lower, Mapping) and isinstance(claim, Mapping) and is_number(lower.get("nats")):
         yield (
-            f"\nThe features tell at least {lower['nats']:.3f} nats about the label: **{_escape(claim.get('status'))}**. "
+            f"\nThe features tell at least {lower['nats']:.3f} nats about the label: "
+            f"**{_escape(claim.get('status'))}**. "
             f"{_escape(claim.get('condition'))}."
         )
 
@@ -200,8 +208,10 @@ def _set_name(data_set: SetFacts, result: Result) -> str:
 def _use(parts: ExportParts) -> str:
     unit, name = parts.run.modality.unit, _escape(parts.config["training"]["data"]["name"])
     return (
-        f"Features for search, clustering, classification with few labels and transfer, on {unit} like those of {name}. It has learned what its "
-        f"views keep: differences that they remove (such as crops or colours, see above) may be missing from the features. On other {unit} "
+        f"Features for search, clustering, classification with few labels and transfer, on {unit} like those "
+        f"of {name}. It has learned what its "
+        "views keep: differences that they remove (such as crops or colours, see above) may be missing from "
+        f"the features. On other {unit} "
         "evaluate before you rely on it. It was not tested for decisions about people."
     )
 

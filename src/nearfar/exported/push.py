@@ -17,5 +17,6 @@ def push(folder: Path, name: str) -> str:
     # no connection, an invalid name, an error response
     except (OSError, ValueError, errors.HTTPError) as problem:
         raise UserError(
-            f"--push {name} failed ({str(problem).splitlines()[0]}); the folder {folder} is complete, so upload it later"
+            f"--push {name} failed ({str(problem).splitlines()[0]}); the folder {folder} is complete, so "
+            "upload it later"
         ) from None

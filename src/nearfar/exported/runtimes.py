@@ -75,10 +75,12 @@ def _export_and_compare(
     except Exception as problem:  # tracing, loading and running raise many kinds of errors
         first = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
         raise UserError(
-            f"{flag}: this encoder ({type(encoder).__name__}) could not be exported ({first}); leave {flag} out"
+            f"{flag}: this encoder ({type(encoder).__name__}) could not be exported ({first}); leave {flag} "
+            "out"
         ) from problem
     if not torch.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE):
         difference = float((ours - theirs).abs().max())
         raise UserError(
-            f"{flag}: the exported network differs from the encoder by {difference:.2g}, more than {TOLERANCE:g} allows; leave {flag} out"
+            f"{flag}: the exported network differs from the encoder by {difference:.2g}, more than "
+            f"{TOLERANCE:g} allows; leave {flag} out"
         )

@@ -50,9 +50,10 @@ def export(
 ) -> Path:
     """Writes the run's frozen encoder to the folder `to` and returns it.
 
-    `licence` is an identifier such as `apache-2.0`, for the model card. `onnx` and `torch_export` add the network in those formats,
-    each checked against the encoder. `projector` names data whose features are added as files for TensorBoard's projector.
-    An earlier export in the folder is replaced atomically. A folder with other files is refused.
+    `licence` is an identifier such as `apache-2.0`, for the model card. `onnx` and `torch_export` add the
+    network in those formats, each checked against the encoder. `projector` names data whose features are
+    added as files for TensorBoard's projector. An earlier export in the folder is replaced atomically. A
+    folder with other files is refused.
     """
     run = run if isinstance(run, Run) else Run.open(run)
     to = as_path("to", to)

@@ -27,7 +27,8 @@ def read_labels(text: str | float | Path) -> LabelChoice:
     if isinstance(text, Path):
         if text.suffix.lower() not in KINDS or not text.is_file():
             raise UserError(
-                f"--labels was {text}; expected a share such as 0.01, a number of each class such as 10, or a .csv or .parquet file "
+                f"--labels was {text}; expected a share such as 0.01, a number of each class such as 10, or "
+                "a .csv or .parquet file "
                 "with the columns path (or index) and label"
             )
         return text
@@ -43,7 +44,8 @@ def choose_labels(data: DataSet, labels: LabelChoice, draw: int) -> DataSet:
     columns = read_columns(str(labels)).columns
     if "label" not in columns or not {"path", "index"} & set(columns):
         raise UserError(
-            f"--labels {labels} has the columns {', '.join(columns)}; expected label, and path or index to identify the instance"
+            f"--labels {labels} has the columns {', '.join(columns)}; expected label, and path or index to "
+            "identify the instance"
         )
     places = _by_path(data, columns, labels) if "path" in columns else _by_index(data, columns, labels)
     if len(set(places)) < len(places):
@@ -70,7 +72,8 @@ def _by_path(data: DataSet, columns: Mapping[str, Any], file: Path) -> list[int]
     missing = [name for name in names if name not in positions]
     if missing:
         raise UserError(
-            f"--labels {file} names {missing[0]}, which is not in {data.name} ({len(missing)} of {len(names)} are not); names look like "
+            f"--labels {file} names {missing[0]}, which is not in {data.name} ({len(missing)} of "
+            f"{len(names)} are not); names look like "
             f"{data.paths[0]}"
         )
     return [positions[name] for name in names]
@@ -80,11 +83,13 @@ def _by_index(data: DataSet, columns: Mapping[str, Any], file: Path) -> list[int
     rows = np.asarray(columns["index"])
     if data.quarantine:
         raise UserError(
-            f"--labels {file} names rows by index, but {len(data.quarantine)} of {data.name} are in quarantine, which shifts the numbers; "
+            f"--labels {file} names rows by index, but {len(data.quarantine)} of {data.name} are in "
+            "quarantine, which shifts the numbers; "
             "use the column path"
         )
     if rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= len(data):
         raise UserError(
-            f"--labels {file}: index must be whole numbers from 0 to {len(data) - 1}; it holds {rows.min()} to {rows.max()}"
+            f"--labels {file}: index must be whole numbers from 0 to {len(data) - 1}; it holds {rows.min()} "
+            f"to {rows.max()}"
         )
     return [int(row) for row in rows]

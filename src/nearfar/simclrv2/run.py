@@ -90,8 +90,8 @@ class SemiResult:
         return "\n".join([head, self.caption(), *table, *self.verdicts])
 
     def write_page(self, out: Path, data: Any = None) -> Path:
-        """Writes one page: the table, then all stages (of the last draw) side by side and one by one. `data`: the training data, named
-        again where they are a URL, since URLs in run folders are not opened."""
+        """Writes one page: the table, then all stages (of the last draw) side by side and one by one. `data`:
+        the training data, named again where they are a URL, since URLs in run folders are not opened."""
         from nearfar.report import write_report  # here, since figures need no page
         from nearfar.report.facts import Summary
 
@@ -123,13 +123,16 @@ def semi(
     quiet: bool = False,
     **settings: Any,
 ) -> SemiResult:
-    """Pretrains on all of `data`, fine-tunes on few labels, distils the result on all of `data`, and compares (Chen, Kornblith et al. 2020).
+    """Pretrains on all of `data`, fine-tunes on few labels, distils the result on all of `data`, and compares
+    (Chen, Kornblith et al. 2020).
 
-        result = nf.semi("simclr", "photos/", labels=0.01, out="runs/few", test="other/", draws=3, student="resnet8-w16", epochs=50)
+        result = nf.semi("simclr", "photos/", labels=0.01, out="runs/few", test="other/", draws=3,
+        student="resnet8-w16", epochs=50)
 
-    `labels`: a share, a number of each class, or a .csv or .parquet file with path (or index) and label. `init`: a pretrained run in place
-    of the first stage. Settings are those of the pretraining; `finetune` and `distil` map those of the other stages; `student` is the
-    backbone of the last one, `from_layer` the number of head layers that fine-tuning keeps. Call it again to resume.
+    `labels`: a share, a number of each class, or a .csv or .parquet file with path (or index) and label.
+    `init`: a pretrained run in place of the first stage. Settings are those of the pretraining; `finetune`
+    and `distil` map those of the other stages; `student` is the backbone of the last one, `from_layer` the
+    number of head layers that fine-tuning keeps. Call it again to resume.
     """
     options = {key: settings.pop(key) for key in OPTIONS if key in settings}
     by_stage = dict(zip(PREFIXES, (finetune or {}, distil or {}), strict=True))

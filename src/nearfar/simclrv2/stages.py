@@ -1,4 +1,5 @@
-"""The stages of semi-supervised learning and their settings. Each stage is a cell: a training in its own folder that resumes."""
+"""The stages of semi-supervised learning and their settings. Each stage is a cell: a training in its own
+folder that resumes."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -29,7 +30,8 @@ PREFIXES = (FINETUNE, DISTIL)  # of settings: finetune.lr=1e-3
 SHARED = (
     "seed", "workers", "device", "precision", "memory", "image_size", "image_column", "label_column", "max_bad_share",
 )  # fmt: skip
-# of fine-tuning's settings, those that training from scratch shares: the same labels for the same number of steps
+# of fine-tuning's settings, those that training from scratch shares: the same labels for the same number of
+# steps
 SCRATCH_SHARES = (*SHARED, "epochs", "batch_size", "views")
 OPTIONS = ("student", "from_layer")  # of all stages together
 # of fine-tuning, as in `nearfar evaluate --protocol finetune`
@@ -53,7 +55,8 @@ class StageSettings:
 
 
 def read_stage_settings(words: Iterable[str]) -> StageSettings:
-    """Reads `finetune.lr=1e-3` (of a stage), `student=` and `from_layer=` (of all), and settings of the pretraining."""
+    """Reads `finetune.lr=1e-3` (of a stage), `student=` and `from_layer=` (of all), and settings of the
+    pretraining."""
     by_stage: dict[str, list[str]] = {"": [], **{stage: [] for stage in PREFIXES}}
     options: dict[str, Any] = {}
     for word in words:
@@ -108,12 +111,14 @@ class SemiRequest:
             raise UserError(f"--draws was {self.draws} with --labels {self.labels}; a file is one draw")
         if RunFolder(self.out).config.exists():
             raise UserError(
-                f"--out was {self.out}, which is a run; choose another folder, or start from the run with --init {self.out}"
+                f"--out was {self.out}, which is a run; choose another folder, or start from the run with "
+                f"--init {self.out}"
             )
         keys = [key for key in self.settings.pretrain if key not in SHARED]
         if self.init is not None and keys:
             raise UserError(
-                f"{keys[0]} was given with --init {self.init}; it is a setting of the pretraining, which --init replaces: write "
+                f"{keys[0]} was given with --init {self.init}; it is a setting of the pretraining, which "
+                "--init replaces: write "
                 f"finetune.{keys[0]} or distil.{keys[0]}"
             )
 
@@ -133,7 +138,8 @@ class SemiRequest:
             run = Run.open(self.init)
             if run.settings.recipe != self.recipe:
                 raise UserError(
-                    f"RECIPE was {self.recipe}, but --init {self.init} was trained with {run.settings.recipe}; use that recipe"
+                    f"RECIPE was {self.recipe}, but --init {self.init} was trained with "
+                    f"{run.settings.recipe}; use that recipe"
                 )
             self.cut_head(run)
 
@@ -147,7 +153,8 @@ class SemiRequest:
         options = settings.modality.reader.options_for(settings.views, settings.image_size, run.description)
         return located.open(Limits(max_bad_share=settings.max_bad_share), **options)
 
-    # ------------------------------------------------------------------------------------------------------ stages
+    # ------------------------------------------------------------------------------------------------------
+    # stages
 
     def pretrain(self) -> Stage:
         located = self.located()
@@ -168,8 +175,8 @@ class SemiRequest:
         return self._supervised(SCRATCH, run, labelled, draw, {}, shared)
 
     def distil(self, run: Run, teacher: Run, data: DataSet, draw: int) -> Stage:
-        """A student of the fine-tuned network's outputs on all instances, without labels. One with the same backbone starts from the
-        pretrained weights."""
+        """A student of the fine-tuned network's outputs on all instances, without labels. One with the same
+        backbone starts from the pretrained weights."""
         unlabelled = replace(data, labels=None, classes=(), unlabelled="a student learns from its teacher")
         student = self.settings.options.get("student", run.settings.backbone)
         start = {"init": str(run.path)} if student == run.settings.backbone else {}
@@ -219,14 +226,16 @@ class SemiRequest:
         return stage if self.draws == 1 else f"draw-{draw}/{stage}"
 
     def cut_head(self, run: Run) -> dict[str, Any]:
-        """The settings of the kept part of the head: its first layer, or as many as `from_layer` says; none of a linear head."""
+        """The settings of the kept part of the head: its first layer, or as many as `from_layer` says; none
+        of a linear head."""
         head = run.settings.encoders
         deep = str(head.get("head", "none")).startswith("mlp")
         layers = self.settings.options.get("from_layer", 1 if deep else 0)
         inner_layers = int(head.get("layers", 2)) - 1 if deep else 0
         if not isinstance(layers, int) or not 0 <= layers <= inner_layers:
             raise UserError(
-                f"from_layer was {layers!r}; the head of {run.path} has inner layers 1 to {inner_layers}, and 0 is the backbone alone"
+                f"from_layer was {layers!r}; the head of {run.path} has inner layers 1 to {inner_layers}, "
+                "and 0 is the backbone alone"
                 if inner_layers
                 else f"from_layer was {layers!r}; the head of {run.path} has no inner layer, so it is 0, the backbone alone"
             )

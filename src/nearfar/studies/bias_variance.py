@@ -1,9 +1,10 @@
 """Conditional negatives trade bias for variance (Wu et al. 2021, Thm 3.2, App. C in small).
 
-Four correlated pairs of Gaussians share a given number of nats, and the critic is the true log-ratio f(u, v) = log p(v | u) / p(v), so
-bias and variance are the estimator's own. For each k, negatives come from the marginal (NCE) and from the most similar half and tenth of
-it (CNCE by Ball); mean and variance are measured over many draws. The paper's App. C varies k in training and reports accuracy; its claim
-about the estimate is Thm 3.2.
+Four correlated pairs of Gaussians share a given number of nats, and the critic is the true log-ratio f(u, v)
+= log p(v | u) / p(v), so bias and variance are the estimator's own. For each k, negatives come from the
+marginal (NCE) and from the most similar half and tenth of it (CNCE by Ball); mean and variance are measured
+over many draws. The paper's App. C varies k in training and reports accuracy; its claim about the estimate is
+Thm 3.2.
 
 Command: nearfar study bias-variance     Cost: about a minute on one core.
 """
@@ -45,7 +46,8 @@ def correlation_of(nats: float) -> float:
 def estimates(
     k: int, cut: float, nats: float, anchors: int, draws: int, seed: int
 ) -> tuple[Float[np.ndarray, "anchor draw"], Float[np.ndarray, "anchor"]]:
-    """Z of Wu et al. 2021, Thm 3.2, one value for each anchor and draw of its k - 1 negatives; and f(u, v) - I of its positive."""
+    """Z of Wu et al. 2021, Thm 3.2, one value for each anchor and draw of its k - 1 negatives; and f(u, v) -
+    I of its positive."""
     generator = torch.Generator().manual_seed(seed)
     rho = correlation_of(nats)
     u = torch.randn(anchors, DIM, generator=generator)
@@ -71,7 +73,8 @@ def _infonce_by_anchor(scores: Scores) -> Float[Tensor, "anchor"]:
 def moments(k: int, cut: float, nats: float, anchors: int, draws: int, seed: int) -> dict[str, float]:
     """Mean with its standard error, and variance over draws of negatives, averaged over anchors.
 
-    E f(u, v) = I when f is the true log-ratio, so f - I has mean zero and serves as a control variate: far fewer anchors are needed.
+    E f(u, v) = I when f is the true log-ratio, so f - I has mean zero and serves as a control variate: far
+    fewer anchors are needed.
     """
     z, control = estimates(k, cut, nats, anchors, draws, seed)
     means = z.mean(axis=1)
@@ -89,7 +92,8 @@ def run(
 ) -> StudyResult:
     if anchors < 2 or draws < 2 or not 0 < nats < 20:
         raise UserError(
-            f"anchors was {anchors}, draws {draws} and nats {nats:g}; expected anchors and draws from 2, and 0 < nats < 20"
+            f"anchors was {anchors}, draws {draws} and nats {nats:g}; expected anchors and draws from 2, and "
+            "0 < nats < 20"
         )
     shared = {"nats": nats, "anchors": anchors, "draws": draws, "seed": seed}
     options: dict[str, dict[str, Any]] = {
@@ -98,8 +102,10 @@ def run(
     values = workspace.call(moments, options)
     lost = nats - values[cell_label(CUTS[-1], SIZES[-1])]["mean"]
     remarks = (
-        "here the critic is optimal and the truth known; the paper's App. C varies k in training and reports accuracy, not the estimate.",
-        f"more negatives do not repair the bias of the cut: at k={SIZES[-1]} {name_of(CUTS[-1])} is still {lost:.2f} nats below the truth.",
+        "here the critic is optimal and the truth known; the paper's App. C varies k in training and reports "
+        "accuracy, not the estimate.",
+        f"more negatives do not repair the bias of the cut: at k={SIZES[-1]} {name_of(CUTS[-1])} is still "
+        f"{lost:.2f} nats below the truth.",
     )
     return StudyResult(tuple(make_tables(values, nats)), remarks)
 

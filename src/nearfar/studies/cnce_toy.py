@@ -1,12 +1,13 @@
 """How loose CNCE is on two correlated Gaussians (Wu et al. 2021, App. B, Table 5).
 
-X and Y have covariance [[2, 0.4], [0.4, 2]], so I(X; Y) = -log(1 - 0.2^2) / 2 = 0.02041 nats. Two MLPs embed them, a dot product scores a
-pair, and CNCE draws 100 negatives from the candidates above the w-th percentile of similarity to the anchor.
+X and Y have covariance [[2, 0.4], [0.4, 2]], so I(X; Y) = -log(1 - 0.2^2) / 2 = 0.02041 nats. Two MLPs embed
+them, a dot product scores a pair, and CNCE draws 100 negatives from the candidates above the w-th percentile
+of similarity to the anchor.
 
-The text allows two readings of Table 5: encoders trained by NCE and evaluated by CNCE, or encoders trained further by the CNCE that
-evaluates them. Values are of pairs that the encoders were not trained on, where they bound the information; for the second reading those of
-the training pairs stand beside. The paper gives no rate, length or bank for that second training: ours were chosen for their cost among half
-a dozen.
+The text allows two readings of Table 5: encoders trained by NCE and evaluated by CNCE, or encoders trained
+further by the CNCE that evaluates them. Values are of pairs that the encoders were not trained on, where they
+bound the information; for the second reading those of the training pairs stand beside. The paper gives no
+rate, length or bank for that second training: ours were chosen for their cost among half a dozen.
 
 Command: nearfar study cnce-toy     Cost: under three minutes of one core.
 """
@@ -103,7 +104,8 @@ def train_on(
     steps: int,
     generator: torch.Generator,
 ) -> ToyEncoders:
-    """A copy of the encoders, trained further by CNCE; a new random half of the data is the bank at each step."""
+    """A copy of the encoders, trained further by CNCE; a new random half of the data is the bank at each
+    step."""
     encoders, (x, y) = copy.deepcopy(encoders), data
     optimiser = torch.optim.Adam(encoders.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, total_iters=steps)
@@ -163,7 +165,8 @@ def run(
 ) -> StudyResult:
     if min(repeats, epochs, steps) < 1 or points <= BATCH:
         raise UserError(
-            f"repeats was {repeats}, epochs {epochs}, steps {steps} and points {points}; expected whole numbers "
+            f"repeats was {repeats}, epochs {epochs}, steps {steps} and points {points}; expected whole "
+            "numbers "
             f"from 1, and more than {BATCH} points"
         )
     budget = {"points": points, "epochs": epochs, "steps": steps}
@@ -195,18 +198,22 @@ def _remarks(nce: StudyTable, cnce: StudyTable, training: StudyTable) -> tuple[s
     ]
     if max(_means(nce)) < 0:
         remarks.append(
-            "encoders trained by NCE, as the text says, have negative CNCE at every w: still lower bounds, but not the paper's positive values."
+            "encoders trained by NCE, as the text says, have negative CNCE at every w: still lower bounds, "
+            "but not the paper's positive values."
         )
     if max(map(abs, _means(cnce)[2:])) < 1e-3:
         remarks.append(
-            "trained further by CNCE, the scores become constant from w=50 on and CNCE becomes zero, as in the paper's table to within 1e-3; "
+            "trained further by CNCE, the scores become constant from w=50 on and CNCE becomes zero, as in "
+            "the paper's table to within 1e-3; "
             "its text does not say that its encoders were trained so."
         )
     row = training.row("CNCE, w=10")
     spread = "" if row.spread is None else f" ± {row.spread:.4f}"
     remarks.append(
-        f"w=10 is not reproduced: the paper has {PAPER[10]}, ours is {_means(cnce)[0]:.4f} on unseen and {row.ours:.4f}{spread} on training pairs. "
-        "With other rates, lengths and banks we measured -0.012 to 0.006 on unseen pairs (single seeds), so values at w=10 and 25 depend on the "
+        f"w=10 is not reproduced: the paper has {PAPER[10]}, ours is {_means(cnce)[0]:.4f} on unseen and "
+        f"{row.ours:.4f}{spread} on training pairs. "
+        "With other rates, lengths and banks we measured -0.012 to 0.006 on unseen pairs (single seeds), so "
+        "values at w=10 and 25 depend on the "
         "training as much as on the bound."
     )
     return tuple(remarks)

@@ -3,8 +3,8 @@
     def specify(setup: ImageSetup, depth: float = 0.9) -> Comparison: ...
     STUDIES = (comparison_study("ring", "…", specify),)
 
-Every arm is trained under every seed and evaluated by the same measures. A claim says that one arm is better than another; its verdict
-is that of the paired differences (`core.statistics`).
+Every arm is trained under every seed and evaluated by the same measures. A claim says that one arm is better
+than another; its verdict is that of the paired differences (`core.statistics`).
 """
 
 import math
@@ -53,7 +53,8 @@ class Claim:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Arms by name; `paper`: the paper's column by measure; `x`: (series, number) of arms to draw as lines."""
+    """Arms by name; `paper`: the paper's column by measure; `x`: (series, number) of arms to draw as
+    lines."""
 
     title: str
     arms: Mapping[str, StudyArm]
@@ -70,7 +71,8 @@ class Comparison:
 
 
 def verdict(differences: Sequence[float], unit: str = "seeds") -> str:
-    """Whether paired differences of shares, which a claim says are above 0, hold: `holds: +1.2 points, 95% interval …`."""
+    """Whether paired differences of shares, which a claim says are above 0, hold: `holds: +1.2 points, 95%
+    interval …`."""
     difference = mean_difference(differences)
     return f"{VERDICTS[difference.verdict]}: {difference.points(unit)}"
 
@@ -88,7 +90,8 @@ def compute_figures(
     measure: Measure | None = None,
     deadline: float = math.inf,
 ) -> dict[str, list[Any]]:
-    """The values of every arm, one for each seed. The first seed of all arms is computed before the second of any."""
+    """The values of every arm, one for each seed. The first seed of all arms is computed before the second of
+    any."""
     seeds = list(setup.numbers)
     cells = [setup.cell(name, arm, seed, measure) for seed in seeds for name, arm in arms.items()]
     values = workspace.run(cells, partial(compute_arm, setup=setup, measure=measure), setup.jobs, deadline)
@@ -139,7 +142,8 @@ def comparison_study(
     measure: Measure | None = None,
     finish: Finish | None = None,
 ) -> Study:
-    """A study that `specify(setup, **options)` describes. `measure`: further values of a trained arm; `finish`: adds tables or remarks."""
+    """A study that `specify(setup, **options)` describes. `measure`: further values of a trained arm;
+    `finish`: adds tables or remarks."""
 
     def run(workspace: Workspace, setup: ImageSetup, **options: Any) -> StudyResult:
         comparison = specify(setup, **options)

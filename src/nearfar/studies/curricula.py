@@ -1,7 +1,9 @@
-"""MoCo-v2 with CPC and with ML-CPC under four curricula of alpha, for three lengths of training (Song & Ermon 2020, Table 3).
+"""MoCo-v2 with CPC and with ML-CPC under four curricula of alpha, for three lengths of training (Song & Ermon
+2020, Table 3).
 
-Alpha falls geometrically and crosses 1 half-way: 1 to 1, 2 to 0.5, 5 to 0.2, 10 to 0.1 (sec. 5.3's text has 5 to 2, its tables 5 to 0.2). The
-paper trains 200, 500 and 1,000 epochs; `epochs` stands for its 200, and the others are in proportion.
+Alpha falls geometrically and crosses 1 half-way: 1 to 1, 2 to 0.5, 5 to 0.2, 10 to 0.1 (sec. 5.3's text has 5
+to 2, its tables 5 to 0.2). The paper trains 200, 500 and 1,000 epochs; `epochs` stands for its 200, and the
+others are in proportion.
 
 Command: nearfar study curricula data=cifar10:ROOT     Cost: about 80 minutes of one core.
 """

@@ -1,10 +1,11 @@
 """Contrastive distillation (Song & Ermon 2020, Tables 1 and 2, Fig. 4, in small).
 
-A teacher is trained on the labels, then students of the same and of other types learn from it: from labels alone, with knowledge distillation
-(KD, Hinton et al. 2015), contrastive representation distillation (CRD, Tian et al. 2020b), alpha-CPC (L) and alpha-ML-CPC (J) with memory banks
-of student and teacher, each with and without KD. Song & Ermon 2020 trains 13 pairs on CIFAR-100 for 240 epochs, three seeds; here six smaller
-pairs learn from some thousand small pictures in a few epochs. Every figure is the top-1 of the student's own classifier at its last epoch.
-Weights of the terms are those of Tian et al. 2020b and were not tuned.
+A teacher is trained on the labels, then students of the same and of other types learn from it: from labels
+alone, with knowledge distillation (KD, Hinton et al. 2015), contrastive representation distillation (CRD,
+Tian et al. 2020b), alpha-CPC (L) and alpha-ML-CPC (J) with memory banks of student and teacher, each with and
+without KD. Song & Ermon 2020 trains 13 pairs on CIFAR-100 for 240 epochs, three seeds; here six smaller pairs
+learn from some thousand small pictures in a few epochs. Every figure is the top-1 of the student's own
+classifier at its last epoch. Weights of the terms are those of Tian et al. 2020b and were not tuned.
 
 Command: nearfar study distillation data=cifar10:ROOT     Cost: about 20 minutes on two cores.
 """
@@ -127,7 +128,8 @@ def _read_pair(text: str) -> tuple[str, str]:
     teacher, arrow, student = text.strip().partition(ARROW)
     if not arrow or not teacher or not student:
         raise UserError(
-            f"pairs has {text!r}; expected TEACHER{ARROW}STUDENT, for instance resnet20{ARROW}resnet8, separated by commas"
+            f"pairs has {text!r}; expected TEACHER{ARROW}STUDENT, for instance resnet20{ARROW}resnet8, "
+            "separated by commas"
         )
     return check_backbone(teacher), check_backbone(student)
 
@@ -199,7 +201,8 @@ def classifier_accuracy(run: Run, test: Images) -> float:
     return float((predicted == torch.from_numpy(test.labels)).double().mean())
 
 
-# -------------------------------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------------------------
+# -- tables
 
 
 def _pair_tables(figures: PairFigures) -> list[StudyTable]:
@@ -272,7 +275,8 @@ def make_remarks(figures: PairFigures) -> tuple[str, ...]:
 STUDIES = (
     Study(
         "distillation",
-        "Song & Ermon 2020, Tables 1 and 2 and Fig. 4 in small: teachers and students, KD, CRD, alpha-CPC and alpha-ML-CPC",
+        "Song & Ermon 2020, Tables 1 and 2 and Fig. 4 in small: teachers and students, KD, CRD, alpha-CPC "
+        "and alpha-ML-CPC",
         run,
     ),
 )

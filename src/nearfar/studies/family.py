@@ -1,10 +1,11 @@
 """Every image recipe on one small budget, beside raw pixels, an untrained network and labels.
 
-Each recipe as it stands, every selection on each that has negatives, and MoCo under ML-CPC with the curricula of alpha of Song & Ermon
-2020 (sec. 5.3). Selections and curricula are compared with their base, seed by seed.
+Each recipe as it stands, every selection on each that has negatives, and MoCo under ML-CPC with the curricula
+of alpha of Song & Ermon 2020 (sec. 5.3). Selections and curricula are compared with their base, seed by seed.
 
-The paper column holds what papers report of the same method on CIFAR-10 (linear top-1). They train a ResNet-18 or ResNet-50 on all 50,000
-images for hundreds of epochs, so orders and signs can be compared, levels cannot.
+The paper column holds what papers report of the same method on CIFAR-10 (linear top-1). They train a
+ResNet-18 or ResNet-50 on all 50,000 images for hundreds of epochs, so orders and signs can be compared,
+levels cannot.
 
 Command: nearfar study family data=cifar10:ROOT     Cost: about 75 minutes on two cores.
 """
@@ -52,7 +53,8 @@ PAPER = {  # linear top-1 on CIFAR-10, percent
     "moco-ml-cpc-10-0.1": (86.16, CURRICULUM),
 }
 SOURCE = (
-    "the table named in the cell, linear top-1 on CIFAR-10; Wu et al. 2021: ResNet-18, 300 epochs; Song & Ermon 2020: MoCo-v2, 200 "
+    "the table named in the cell, linear top-1 on CIFAR-10; Wu et al. 2021: ResNet-18, 300 epochs; Song & "
+    "Ermon 2020: MoCo-v2, 200 "
     "epochs; Sáez Maldonado 2021: ResNet-50; its figures for BYOL are of single batches and left out"
 )
 MARGIN = 5.0  # points above the untrained encoder that a recipe should reach
@@ -63,7 +65,8 @@ def entries() -> dict[str, StudyArm]:
     """Every arm by name."""
     by_name: dict[str, dict[str, Any]] = {}
     for name, recipe in RECIPES.items():
-        # la-neighbours equals la-ring and is trained once; supervised is a baseline; a student needs a teacher
+        # la-neighbours equals la-ring and is trained once; supervised is a baseline; a student needs a
+        # teacher
         choices = recipe.choices
         unique = choices not in by_name.values() and name not in BASELINES
         if choices["views"]["name"] in PIPELINES and unique and choices["encoders"]["name"] != "distilled":
@@ -145,7 +148,8 @@ def _margin(figures: Figures, comparison: Comparison) -> str:
         return f"less than {MARGIN:g} points above the untrained encoder: {', '.join(short)}."
     lowest = min(margins, key=margins.__getitem__)
     return (
-        f"every recipe is at least {MARGIN:g} points above the untrained encoder in the linear probe; the lowest is {lowest} with "
+        f"every recipe is at least {MARGIN:g} points above the untrained encoder in the linear probe; the "
+        f"lowest is {lowest} with "
         f"{margins[lowest]:+.1f}."
     )
 
@@ -156,7 +160,8 @@ def _verdicts(figures: Figures, pairs: Mapping[str, str], measure: str) -> str:
     for name, base in pairs.items():
         by_verdict[mean_difference(paired(figures, name, base, measure)).verdict].append(name)
     return (
-        f"{measure}, against the base: better {', '.join(by_verdict['better']) or 'none'}; worse {', '.join(by_verdict['worse']) or 'none'}; "
+        f"{measure}, against the base: better {', '.join(by_verdict['better']) or 'none'}; worse "
+        f"{', '.join(by_verdict['worse']) or 'none'}; "
         f"not distinguishable {len(by_verdict['not distinguishable'])} of {len(pairs)}."
     )
 

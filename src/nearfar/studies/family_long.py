@@ -1,13 +1,15 @@
-"""Hours of training: four methods against their rings after a hundred epochs, and in the same frame curricula, annealing, temperature and
-the number of negatives (Wu et al. 2021; Song & Ermon 2020; Sáez Maldonado 2021).
+"""Hours of training: four methods against their rings after a hundred epochs, and in the same frame
+curricula, annealing, temperature and the number of negatives (Wu et al. 2021; Song & Ermon 2020; Sáez
+Maldonado 2021).
 
-First the edges of every ring are selected on a held-out fifth of the training images and a short budget (`sweep_images`,
-`sweep_epochs`, the first seed), by the linear probe: the depth at an upper edge of 0.99, then the upper edge at that depth. Then come the
-comparisons, the first seed of all before the second of any. No cell is started after `hours`; the tables say which are missing, and
-hours=0 prints them from the finished cells.
+First the edges of every ring are selected on a held-out fifth of the training images and a short budget
+(`sweep_images`, `sweep_epochs`, the first seed), by the linear probe: the depth at an upper edge of 0.99,
+then the upper edge at that depth. Then come the comparisons, the first seed of all before the second of any.
+No cell is started after `hours`; the tables say which are missing, and hours=0 prints them from the finished
+cells.
 
-Features are evaluated by the linear probe, pooled and on the map before pooling, by nearest neighbours, and on other data, `transfer`: data
-sets, each alone (a fifth of it is held out) or as TRAIN+TEST.
+Features are evaluated by the linear probe, pooled and on the map before pooling, by nearest neighbours, and
+on other data, `transfer`: data sets, each alone (a fifth of it is held out) or as TRAIN+TEST.
 
 Command: nearfar study family --long data=cifar10:ROOT questions=ring hours=8     Cost: days for all; 10 minutes of a core for a cell.
 """
@@ -171,7 +173,8 @@ EdgeScores = dict[tuple[str, float, float], float | None]  # the linear probe by
 def select_edges(
     workspace: Workspace, setup: ImageSetup, bases: Sequence[str], sizes: SampleSizes, deadline: float
 ) -> tuple[StudyTable, Edges | None]:
-    """The best edges of every ring on validation images, with the table of scores; no edges while scores are missing."""
+    """The best edges of every ring on validation images, with the table of scores; no edges while scores are
+    missing."""
     score = partial(_edge_scores, workspace, setup, sizes=sizes, deadline=deadline)
     depths = {recipe: [(depth, FIRST_UPPER) for depth in DEPTHS] for recipe in bases}
     scores = score(depths)
@@ -248,7 +251,8 @@ def _short_name(target: str) -> str:
 STUDIES = (
     Study(
         "family-long",
-        "hours: four methods against their rings, curricula, annealing, temperature, number of negatives; transfer",
+        "hours: four methods against their rings, curricula, annealing, temperature, number of negatives; "
+        "transfer",
         run,
     ),
 )

@@ -2,9 +2,9 @@
 
     STUDIES = (Study("binary", "what it shows, in a line", run),)
 
-`run(workspace, **options)` returns a `StudyResult`. The signature is the schema of the options; a parameter that is a dataclass stands
-for its fields, so that studies share options. Whatever takes long is a cell of `workspace`: a finished cell is stored in the study's
-folder and not computed again.
+`run(workspace, **options)` returns a `StudyResult`. The signature is the schema of the options; a parameter
+that is a dataclass stands for its fields, so that studies share options. Whatever takes long is a cell of
+`workspace`: a finished cell is stored in the study's folder and not computed again.
 """
 
 import math
@@ -27,9 +27,11 @@ Values = Mapping[str, Any]  # of a cell, as JSON
 
 @dataclass(frozen=True)
 class StudyRow:
-    """One line of a table: the paper's value and ours. `spread`: the sample deviation of ours over repetitions.
+    """One line of a table: the paper's value and ours. `spread`: the sample deviation of ours over
+    repetitions.
 
-    Rows with `x` are drawn as points of the line `series`; rows of the series REFERENCE as a dashed horizontal line.
+    Rows with `x` are drawn as points of the line `series`; rows of the series REFERENCE as a dashed
+    horizontal line.
     """
 
     label: str
@@ -60,7 +62,8 @@ def mean_row(
 
 @dataclass(frozen=True)
 class StudyTable:
-    """One figure or table of a paper. `lines`: further curves (x, y) by name, in the figure and the JSON but not in the printed table."""
+    """One figure or table of a paper. `lines`: further curves (x, y) by name, in the figure and the JSON but
+    not in the printed table."""
 
     name: str
     rows: tuple[StudyRow, ...]
@@ -101,7 +104,8 @@ def _cell_text(value: TableValue) -> str:
 
 @dataclass(frozen=True)
 class StudyResult:
-    """The tables of a study, and remarks: verdicts on the paper's claims, and where ours differs from the paper and why."""
+    """The tables of a study, and remarks: verdicts on the paper's claims, and where ours differs from the
+    paper and why."""
 
     tables: tuple[StudyTable, ...]
     remarks: tuple[str, ...] = ()
@@ -136,7 +140,8 @@ class Workspace:
     def run(
         self, cells: Sequence[Cell], compute: Compute, jobs: int = 1, deadline: float = math.inf
     ) -> list[Any]:
-        """The values of each cell, computed in `jobs` processes; None for a cell that the deadline left out."""
+        """The values of each cell, computed in `jobs` processes; None for a cell that the deadline left
+        out."""
         finished = {cell.name for cell in cells if self.store.outcome(cell) is not None}
         outcomes = run_cells(
             self.store,
@@ -176,7 +181,8 @@ class FunctionCell:
 
 @dataclass(frozen=True)
 class Study:
-    """`schema`: the callable whose signature gives the options, if it is not `run`. `draw`: the figure, if it is not the usual one."""
+    """`schema`: the callable whose signature gives the options, if it is not `run`. `draw`: the figure, if it
+    is not the usual one."""
 
     name: str
     about: str

@@ -3,7 +3,8 @@
 nearfar study pooling data=cifar10:ROOT seeds=3    linear evaluation on the last feature map (the protocol of Wu et al. 2021, sec. 5) and
                                                    on its mean over places; 10 minutes on two cores
 nearfar study quality data=cifar10:ROOT            RankMe, LiDAR, alpha-ReQ and uniformity against probes over recipes, by Spearman's
-                                                   rank correlation (Garrido et al. 2023, Thilak et al. 2024, Agrawal et al. 2022); 25 minutes
+                                                   rank correlation (Garrido et al. 2023, Thilak et al. 2024,
+                                                   Agrawal et al. 2022); 25 minutes
 """
 
 from dataclasses import replace
@@ -59,7 +60,8 @@ def add_map_gains(result: StudyResult, figures: Figures, comparison: Comparison)
 def label_free_measures(run: Run, test: Images) -> dict[str, Any]:
     """The label-free measures on images that the run did not train on; None where one does not apply.
 
-    LiDAR needs several views of the encoder's input. CMC's training views are single channels, so it has none.
+    LiDAR needs several views of the encoder's input. CMC's training views are single channels, so it has
+    none.
     """
     encoder, sample = run.encoder(), test.subset(np.arange(min(MAX_SAMPLE, len(test))))
     rows = features(encoder, sample, run.plain_view(), device=run.device, workers=1)
@@ -76,7 +78,8 @@ def quality(setup: ImageSetup, recipes: str = "bases") -> Comparison:
 
 
 def add_label_free(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
-    """A table for each label-free measure, with kNN accuracy over the measure, and rank correlations with the probes."""
+    """A table for each label-free measure, with kNN accuracy over the measure, and rank correlations with the
+    probes."""
     runs = [values for name in comparison.arms for values in figures[name] if values is not None]
     tables, remarks = [], []
     for key, title in LABEL_FREE.items():

@@ -1,13 +1,15 @@
-"""What CPC and ML-CPC find of 2 to 10 nats between Gaussians of 20 dimensions (Song & Ermon 2020, Fig. 3, App. C.2).
+"""What CPC and ML-CPC find of 2 to 10 nats between Gaussians of 20 dimensions (Song & Ermon 2020, Fig. 3,
+App. C.2).
 
-A critic learns from fresh batches of 128 pairs while the information rises by 2 nats every 4,000 steps; negatives are the other pairs of the
-batch. The value of a level is the mean over the second half of its steps, each batch scored before the critic learns from it; the standard
-deviation over the same steps stands beside, since the paper claims a trade: a smaller alpha reduces bias and adds variance. With negatives
-from the batch nothing is proven of ML-CPC, and alpha-CPC does exceed the truth.
+A critic learns from fresh batches of 128 pairs while the information rises by 2 nats every 4,000 steps;
+negatives are the other pairs of the batch. The value of a level is the mean over the second half of its
+steps, each batch scored before the critic learns from it; the standard deviation over the same steps stands
+beside, since the paper claims a trade: a smaller alpha reduces bias and adds variance. With negatives from
+the batch nothing is proven of ML-CPC, and alpha-CPC does exceed the truth.
 
-The arm `proven` shows how far a proof reaches: 256 anchors, each with 1,023 negatives of its own, alpha the smallest of Song & Ermon 2020,
-Thm 2, the critic frozen before the samples that evaluate it are drawn. As many negatives as anchors would be too few at 10 nats, even for the
-true log ratio as critic (docs/information.md).
+The arm `proven` shows how far a proof reaches: 256 anchors, each with 1,023 negatives of its own, alpha the
+smallest of Song & Ermon 2020, Thm 2, the critic frozen before the samples that evaluate it are drawn. As many
+negatives as anchors would be too few at 10 nats, even for the true log ratio as critic (docs/information.md).
 
 Command: nearfar study gaussians arms=separable,proven     Cost: about 25 minutes of one core.
          nearfar study gaussians                           Cost: 6 hours more, for ten joint arms of 20,000 steps; steps=400 is a tenth.
@@ -57,7 +59,8 @@ BOUNDS: dict[str, AbstractBound] = {
 RISES = "rises as alpha falls"
 ABOVE_TRUTH = "above the truth"
 SOURCE = (
-    "Song & Ermon 2020, Fig. 3, which prints no numbers: read off the vector graphics in the authors' repository (jiamings/ml-cpc, "
+    "Song & Ermon 2020, Fig. 3, which prints no numbers: read off the vector graphics in the authors' "
+    "repository (jiamings/ml-cpc, "
     "mutual-information-estimation/*.pdf)"
 )
 PAPER: dict[str, tuple[TableValue, ...]] = {  # joint critic
@@ -86,9 +89,10 @@ def pairs(
 def saturated(log_ratio: Tensor, ceiling: float) -> Tensor:
     """The best critic of ML-CPC from the log ratio t of joint and product: t - log(1 + e^(t - ceiling)).
 
-    J_alpha separates the joint distribution P from a mixture with a share alpha/m of P. The best critic is the log ratio of those two:
-    log r / (1 - alpha/m + r alpha/m), r = e^t; with ceiling = log(m/alpha) it is the above up to a constant and terms of order alpha/m.
-    Without the saturation, the few pairs with a huge ratio outweigh all others.
+    J_alpha separates the joint distribution P from a mixture with a share alpha/m of P. The best critic is
+    the log ratio of those two: log r / (1 - alpha/m + r alpha/m), r = e^t; with ceiling = log(m/alpha) it is
+    the above up to a constant and terms of order alpha/m. Without the saturation, the few pairs with a huge
+    ratio outweigh all others.
     """
     return log_ratio - F.softplus(log_ratio - ceiling)
 
@@ -145,7 +149,8 @@ def staircase(critic: str, bound: str, steps: int, batch_size: int, seed: int) -
 
 
 def summary(values: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """Mean and standard deviation over the second half of each level, and a curve, from the values of all steps."""
+    """Mean and standard deviation over the second half of each level, and a curve, from the values of all
+    steps."""
     levels = torch.tensor(values, dtype=torch.float64)
     pieces = levels.tensor_split(min(CURVE_POINTS, levels.shape[1]), dim=1)
     curve = torch.stack([piece.mean(dim=1) for piece in pieces], dim=1)
@@ -157,8 +162,8 @@ def summary(values: Sequence[Sequence[float]]) -> dict[str, Any]:
 def proven(anchors: int, negatives: int, steps: int, batches: int, seed: int) -> dict[str, list[float]]:
     """Mean and standard error over batches of fresh samples, each anchor with negatives of its own.
 
-    The critic learns the same bound with shared negatives, which cost `negatives` passes instead of `anchors` times as many. The proof does
-    not depend on how the critic was trained.
+    The critic learns the same bound with shared negatives, which cost `negatives` passes instead of `anchors`
+    times as many. The proof does not depend on how the critic was trained.
     """
     alpha = smallest_proven_alpha(anchors, negatives)
     bound, ceiling = MultiLabelCPC(alpha), math.log((1 + negatives) / alpha)
@@ -203,7 +208,8 @@ def run(
     negatives: int = 1023,
     batches: int = 200,
 ) -> StudyResult:
-    """`arms`: which to compute. The last three options are those of `proven`; `negatives` are those of one anchor.
+    """`arms`: which to compute. The last three options are those of `proven`; `negatives` are those of one
+    anchor.
 
     The learning rate of `proven` falls to zero within each level, so half the steps are enough for it.
     """
@@ -212,7 +218,8 @@ def run(
         raise UserError(f"arms was {arms!r}; expected {', '.join(KINDS)}, with commas between")
     if steps < 2 or min(batch_size, anchors, batches) < 2 or negatives < anchors - 1:
         raise UserError(
-            f"steps was {steps}, batch_size {batch_size}, anchors {anchors}, negatives {negatives} and batches {batches}; "
+            f"steps was {steps}, batch_size {batch_size}, anchors {anchors}, negatives {negatives} and "
+            f"batches {batches}; "
             "expected 2 or more, and negatives from anchors - 1"
         )
     tables, remarks = [], []

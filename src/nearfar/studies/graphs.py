@@ -1,7 +1,8 @@
 """Graphs without labels: InfoGraph and GraphCL on MUTAG and PROTEINS (Sun et al. 2020, You et al. 2020).
 
-Each seed trains once and makes 10 folds once; the accuracy of a support vector machine on the frozen features is averaged over folds, then
-over seeds. Baselines without training: counts of node labels, Weisfeiler-Lehman, an untrained network.
+Each seed trains once and makes 10 folds once; the accuracy of a support vector machine on the frozen features
+is averaged over folds, then over seeds. Baselines without training: counts of node labels, Weisfeiler-Lehman,
+an untrained network.
 
 Command: nearfar study graphs data=TUDataset/MUTAG      Cost: MUTAG about 3 minutes, PROTEINS about 15 on one core.
 """

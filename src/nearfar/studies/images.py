@@ -1,12 +1,15 @@
-"""Trainings on images that studies share: a recipe on a small budget, its frozen features evaluated, baselines beside.
+"""Trainings on images that studies share: a recipe on a small budget, its frozen features evaluated,
+baselines beside.
 
-The fields of `ImageSetup` are options of each such study. Any other key=value is a setting of every recipe it trains (lr=1e-3,
-views.rotate=0.5), unless the study itself varies it.
+The fields of `ImageSetup` are options of each such study. Any other key=value is a setting of every recipe it
+trains (lr=1e-3, views.rotate=0.5), unless the study itself varies it.
 
-A cell is one training: its identity holds what the recipe declares, the changes to it, the budget, the seed and the fingerprints of the
-images. Each uses one thread: two cells on two cores finish sooner than one on both, and figures do not depend on `jobs`.
+A cell is one training: its identity holds what the recipe declares, the changes to it, the budget, the seed
+and the fingerprints of the images. Each uses one thread: two cells on two cores finish sooner than one on
+both, and figures do not depend on `jobs`.
 
-Select settings with on=validation, which evaluates on a held-out fifth of the training images; report figures of on=test.
+Select settings with on=validation, which evaluates on a held-out fifth of the training images; report figures
+of on=test.
 """
 
 import shutil
@@ -64,8 +67,8 @@ Measure = Callable[
 
 @dataclass(frozen=True)
 class StudyArm:
-    """What a comparison trains: a recipe with changed settings, or a baseline. `budget`: fields of the setup that differ;
-    `watch`: columns of metrics.jsonl to keep, with a kNN probe at every epoch."""
+    """What a comparison trains: a recipe with changed settings, or a baseline. `budget`: fields of the setup
+    that differ; `watch`: columns of metrics.jsonl to keep, with a kNN probe at every epoch."""
 
     recipe: str
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -141,7 +144,8 @@ class ImageSetup:
         return Cell(f"{name},seed={seed}", identity)
 
     def all_changes(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """An arm's changes and those of the command, by full name. The command cannot set what the study varies."""
+        """An arm's changes and those of the command, by full name. The command cannot set what the study
+        varies."""
         layer = {_full_name(key): value for key, value in changes.items()}
         for key, value in self.changes:
             if _full_name(key) in layer:
@@ -227,7 +231,8 @@ def _test_name(data: str) -> str:
 def compute_arm(
     cell: Cell, folder: Path, setup: ImageSetup, measure: Measure | None = None
 ) -> dict[str, Any]:
-    """Trains and evaluates one cell on the budget of its identity: knn, linear, linear_top5, seconds, rate, parameters, …"""
+    """Trains and evaluates one cell on the budget of its identity: knn, linear, linear_top5, seconds, rate,
+    parameters, …"""
     identity = cell.identity
     setup = setup.with_budget(identity)
     with one_thread():
@@ -280,7 +285,8 @@ def _accuracies(embed: Callable[[Images], Tensor], setup: ImageSetup) -> dict[st
 
 
 def _cost(parameters: int, rate: float = 0.0, images: int = 0) -> dict[str, Any]:
-    """Weights of the encoder; images per second of one core, and seconds for all, independent of other load."""
+    """Weights of the encoder; images per second of one core, and seconds for all, independent of other
+    load."""
     return {"parameters": parameters, "rate": rate, "seconds": images / rate if rate else 0.0}
 
 
@@ -297,7 +303,8 @@ def _course(run: Run, watch: list[str]) -> dict[str, Any]:
 
 
 def _train_supervised(net: nn.Module, setup: ImageSetup, seed: int, description: ImageDescription) -> float:
-    """Trains the backbone by cross-entropy on the labels, with the same budget; returns images per core second."""
+    """Trains the backbone by cross-entropy on the labels, with the same budget; returns images per core
+    second."""
     train, _ = image_sets(setup)
     labels = _labels(train)
     # no colour augmentation: with labels, it only costs accuracy

@@ -1,14 +1,18 @@
-"""What two views share, against what is learnt from them (Sáez Maldonado 2021, sec. 5.2, the InfoMin principle).
+"""What two views share, against what is learnt from them (Sáez Maldonado 2021, sec. 5.2, the InfoMin
+principle).
 
-Equal views share everything and teach nothing; views that share nothing teach nothing either. As augmentation grows stronger, I(v1; v2) falls,
-and accuracy should rise, then fall. One knob scales SimCLR's whole pipeline: strength 0 is the plain image, 1 is the recipe's own.
+Equal views share everything and teach nothing; views that share nothing teach nothing either. As augmentation
+grows stronger, I(v1; v2) falls, and accuracy should rise, then fall. One knob scales SimCLR's whole pipeline:
+strength 0 is the plain image, 1 is the recipe's own.
 
-The information is our estimate: InfoNCE on images that were not trained on, a view of each against one view of every other (the form that is
-proven), under the trained network's cosine with the temperature chosen again on further unseen images. It goes through the encoder, so it is a
-lower bound on I(v1; v2), and at most log m for m images.
+The information is our estimate: InfoNCE on images that were not trained on, a view of each against one view
+of every other (the form that is proven), under the trained network's cosine with the temperature chosen again
+on further unseen images. It goes through the encoder, so it is a lower bound on I(v1; v2), and at most log m
+for m images.
 
-The principle's other half is that views keep what the task needs, I(v1; y) = I(x; y). So the tables also show what one view says about the
-label, by the same bound with a linear classifier as critic, fitted on views of the training images, and the same for the plain image.
+The principle's other half is that views keep what the task needs, I(v1; y) = I(x; y). So the tables also show
+what one view says about the label, by the same bound with a linear classifier as critic, fitted on views of
+the training images, and the same for the plain image.
 
 Command: nearfar study infomin data=cifar10:ROOT     Cost: about 18 minutes of one core.
 """
@@ -51,8 +55,8 @@ NATS = {
 def scaled_views(strength: float) -> dict[str, Any]:
     """The settings of SimCLR's pipeline, times `strength`.
 
-    A crop shows from 0.2^strength of the image to five times that, at most all of it: 1 is SimCLR's [0.2, 1], and above 1 large crops
-    disappear too. Jitter, greyscale and flip grow in proportion as far as they can.
+    A crop shows from 0.2^strength of the image to five times that, at most all of it: 1 is SimCLR's [0.2, 1],
+    and above 1 large crops disappear too. Jitter, greyscale and flip grow in proportion as far as they can.
     """
     options = {
         "crop_scale": [SMALLEST_CROP**strength, min(1.0, SMALLEST_CROP ** (strength - 1))],
@@ -115,7 +119,8 @@ def information_measures(run: Run, test: Images) -> dict[str, Any]:
 
 
 def label_information(run: Run, test: Images) -> dict[str, float]:
-    """Lower bounds, in nats, on what the features of one view, and of the plain image, say about the label."""
+    """Lower bounds, in nats, on what the features of one view, and of the plain image, say about the
+    label."""
     train, encoder, views, plain_view = run.images(), run.encoder(), run.views(), run.plain_view()
     pipelines = {"label_nats": lambda *arguments: views(*arguments)[:1], "plain_nats": plain_view}
     nats = {}
@@ -202,13 +207,17 @@ def _remarks(
     remarks = [
         f"linear accuracy over strength is {shape}; it is highest at strength {STRENGTHS[best]:g}, where the views share "
         f"at least {nats[best]:.2f} nats.",
-        f"the nats are {runs[0]['status']} to be at most I(v1; v2) in expectation: held-out InfoNCE with one view of every "
-        f"other image, ceiling {ceiling:.2f}, the temperature ({min(temperatures):.2g} to {max(temperatures):.2g}) "
+        f"the nats are {runs[0]['status']} to be at most I(v1; v2) in expectation: held-out InfoNCE with one "
+        "view of every "
+        f"other image, ceiling {ceiling:.2f}, the temperature ({min(temperatures):.2g} to "
+        f"{max(temperatures):.2g}) "
         "chosen on other unseen images. Information that the encoder loses is missing in the number.",
-        f"at that strength a view says at least {label_nats[best]:.2f} nats about the label and the whole image {plain_nats[best]:.2f}: strong "
+        f"at that strength a view says at least {label_nats[best]:.2f} nats about the label and the whole "
+        f"image {plain_nats[best]:.2f}: strong "
         "views do not keep all that the task needs, which the principle requires.",
         "Sáez Maldonado 2021 states the principle and gives no figures; its words stand in the paper column.",
-        "evaluation shows whole images, so small crops lose accuracy by their scale too, not only by what views share.",
+        "evaluation shows whole images, so small crops lose accuracy by their scale too, not only by what "
+        "views share.",
     ]
     if near_ceiling:
         remarks.append(
@@ -220,7 +229,8 @@ def _remarks(
 STUDIES = (
     comparison_study(
         "infomin",
-        "Sáez Maldonado 2021, sec. 5.2: what two views share against accuracy, as augmentation grows stronger",
+        "Sáez Maldonado 2021, sec. 5.2: what two views share against accuracy, as augmentation grows "
+        "stronger",
         infomin,
         information_measures,
         add_information,

@@ -1,8 +1,10 @@
-"""Densities estimated by contrast with noise: how far from maximum likelihood, for how much noise (Liu 2022, sec. 1.3, Sáez Maldonado 2021, ch. 4).
+"""Densities estimated by contrast with noise: how far from maximum likelihood, for how much noise (Liu 2022,
+sec. 1.3, Sáez Maldonado 2021, ch. 4).
 
-Two unnormalised models, after Gutmann and Hyvärinen, whose estimator both papers present: a Gaussian of five dimensions with an unknown
-precision matrix, and four Laplace sources behind an unknown mixing matrix (ICA). Neither paper reports numbers; they claim that the
-estimate approaches maximum likelihood as nu, the noise per data point, grows (Liu 2022, Eq. 20-23).
+Two unnormalised models, after Gutmann and Hyvärinen, whose estimator both papers present: a Gaussian of five
+dimensions with an unknown precision matrix, and four Laplace sources behind an unknown mixing matrix (ICA).
+Neither paper reports numbers; they claim that the estimate approaches maximum likelihood as nu, the noise per
+data point, grows (Liu 2022, Eq. 20-23).
 
 Command: nearfar study nce-density     Cost: about half a minute on one core.
 """
@@ -43,7 +45,8 @@ class GaussianModel(nn.Module):
 
 
 class SourcesModel(nn.Module):
-    """log p0(u) = -sqrt(2) sum_i |b_i u|: independent Laplace sources of unit variance, B the unmixing matrix."""
+    """log p0(u) = -sqrt(2) sum_i |b_i u|: independent Laplace sources of unit variance, B the unmixing
+    matrix."""
 
     def __init__(self, start: Float[Tensor, "dim dim"]) -> None:
         super().__init__()
@@ -115,7 +118,8 @@ def maximum_likelihood(start: Model, data: Float[Tensor, "point dim"]) -> Model:
 
 
 def matrix_error(estimate: Model, truth: Model) -> float:
-    """Relative distance |M - M*| / |M*|; the order and signs of sources are undetermined, so the best are used."""
+    """Relative distance |M - M*| / |M*|; the order and signs of sources are undetermined, so the best are
+    used."""
     ours, theirs = estimate.matrix().detach(), truth.matrix().detach()
     if isinstance(estimate, SourcesModel):
         orders = (ours[list(order)] for order in itertools.permutations(range(len(ours))))
@@ -143,10 +147,13 @@ QUANTITIES = {
     "to likelihood": "distance to maximum likelihood",
 }
 REMARKS = (
-    "neither Liu 2022 nor Sáez Maldonado 2021 prints numbers for this experiment; they claim that the estimate nears maximum likelihood as nu "
+    "neither Liu 2022 nor Sáez Maldonado 2021 prints numbers for this experiment; they claim that the "
+    "estimate nears maximum likelihood as nu "
     "grows.",
-    "two things may slow the sources down, and were not separated: Laplace tails are heavier than the Gaussian noise's, so p / (nu p_n), which "
-    "Liu 2022, Eq. 22-23 let vanish, stays large far out; and the optimiser can stop on the kinks of |s| (restarting fits moved them by up to "
+    "two things may slow the sources down, and were not separated: Laplace tails are heavier than the "
+    "Gaussian noise's, so p / (nu p_n), which "
+    "Liu 2022, Eq. 22-23 let vanish, stays large far out; and the optimiser can stop on the kinks of |s| "
+    "(restarting fits moved them by up to "
     "0.03).",
 )
 

@@ -5,7 +5,8 @@
     nearfar study negatives data=cifar10:ROOT     the number of negatives, drawn from all and from a ring; 12 minutes on two cores
     nearfar study annealing data=cifar10:ROOT     policies for the ring's lower edge; 6 minutes on two cores
 
-A ring keeps the candidates between two quantiles of similarity to the anchor, [lower, upper], and draws `sample` negatives from them.
+A ring keeps the candidates between two quantiles of similarity to the anchor, [lower, upper], and draws
+`sample` negatives from them.
 """
 
 from collections.abc import Mapping
@@ -26,14 +27,15 @@ RING_PAPER = PaperColumn(
         "IR": 81.2, "IRing": 83.9, "IRing (No Anneal)": 81.4, "IRing(w_u=100)": 82.1,
         "MoCo": 83.1, "MoCoRing": 86.1, "CMC": 85.6, "CMCRing": 87.6,
     },
-    "Wu et al. 2021, Table 1a and 2a: CIFAR-10, 300 epochs of ResNet-18 at 224 pixels, linear on pre-pool features; its MoCo has a linear "
+    "Wu et al. 2021, Table 1a and 2a: CIFAR-10, 300 epochs of ResNet-18 at 224 pixels, linear on pre-pool "
+    "features; its MoCo has a linear "
     "head, ours that of MoCo v2",
 )  # fmt: skip
 
 
 def base_arm(recipe: str, sample: int) -> StudyArm:
-    """A recipe that draws `sample` negatives from all candidates: of a bank once for the batch (cheapest, and as uniform), of a queue
-    for each anchor; a batch has few and is not drawn from."""
+    """A recipe that draws `sample` negatives from all candidates: of a bank once for the batch (cheapest, and
+    as uniform), of a queue for each anchor; a batch has few and is not drawn from."""
     source = RECIPES[recipe].choices["negatives"]["name"]
     if source == "bank":
         return StudyArm(recipe, {"negatives.sample": sample})
@@ -41,8 +43,9 @@ def base_arm(recipe: str, sample: int) -> StudyArm:
 
 
 def ring_arm(recipe: str, lower: float | str, upper: float, sample: int, pool: int | None = None) -> StudyArm:
-    """A recipe that draws its negatives from a ring, for each anchor. `pool`: draw that many rows of a memory bank for the batch first
-    and take the quantiles of these, which avoids ranking the whole bank at every step."""
+    """A recipe that draws its negatives from a ring, for each anchor. `pool`: draw that many rows of a memory
+    bank for the batch first and take the quantiles of these, which avoids ranking the whole bank at every
+    step."""
     changes: dict[str, Any] = {"selection": "ring", "selection.lower": lower, "selection.upper": upper}
     source = RECIPES[recipe].choices["negatives"]["name"]
     if source != "in-batch":
@@ -58,20 +61,23 @@ def rising_edge(depth: float, epochs: int) -> str:
 
 
 def small_rings(sample: int, candidates: int, edges: Mapping[str, tuple[float, float]]) -> tuple[str, ...]:
-    """Remarks on rings over memory banks that hold fewer candidates than `sample`; `edges`: (lower, upper) at the end, by recipe."""
+    """Remarks on rings over memory banks that hold fewer candidates than `sample`; `edges`: (lower, upper) at
+    the end, by recipe."""
     remarks = []
     for recipe, (lower, upper) in edges.items():
         first, last = places(candidates, lower, upper)
         if last - first < sample and RECIPES[recipe].choices["negatives"]["name"] == "bank":
             remarks.append(
-                f"{RINGS[recipe]}: the ring {lower:g} to {upper:g} of {candidates:,} candidates holds {last - first} and uses them all; "
+                f"{RINGS[recipe]}: the ring {lower:g} to {upper:g} of {candidates:,} candidates holds "
+                f"{last - first} and uses them all; "
                 f"its base draws {sample}."
             )
     return tuple(remarks)
 
 
 def ring(setup: ImageSetup, depth: float = 0.9, upper: float = 0.99, sample: int = 256) -> Comparison:
-    """`depth`: the lower edge that is reached (0.9 in the paper); `upper`: the upper edge (not given there)."""
+    """`depth`: the lower edge that is reached (0.9 in the paper); `upper`: the upper edge (not given
+    there)."""
     edge = rising_edge(depth, setup.epochs)
     arms = {}
     for recipe, name in BASES.items():
@@ -85,7 +91,8 @@ def ring(setup: ImageSetup, depth: float = 0.9, upper: float = 0.99, sample: int
     return Comparison("Table 1a and 2a", arms, claims, {"linear": RING_PAPER}, remarks=remarks)
 
 
-# ------------------------------------------------------------------------------------------------- when a ring begins
+# ------------------------------------------------------------------------------------------------- when a
+# ring begins
 
 KEPT_PERCENT = (10, 25, 50)  # of the bank, the most similar
 ALL_CANDIDATES = "everyone (100 %)"
@@ -107,16 +114,18 @@ def read_moments(begin: str) -> list[float]:
         moments = []
     if not moments or sorted(set(moments)) != moments or not all(0 <= share < 1 for share in moments):
         raise UserError(
-            f"begin was {begin!r}; expected rising shares of the run, from 0 on and below 1, such as 0,0.25,0.5"
+            f"begin was {begin!r}; expected rising shares of the run, from 0 on and below 1, such as "
+            "0,0.25,0.5"
         )
     return moments
 
 
 def thresholds(setup: ImageSetup, begin: str = "0,0.25,0.5") -> Comparison:
-    """Instance discrimination keeps everyone up to a moment of the run (`begin`, as shares), then only the most similar.
+    """Instance discrimination keeps everyone up to a moment of the run (`begin`, as shares), then only the
+    most similar.
 
-    The paper continues from checkpoints of one base run at epochs 0, 50 and 100 of 200. An edge that jumps at that moment is the same
-    computation, since a ring of everyone is no ring.
+    The paper continues from checkpoints of one base run at epochs 0, 50 and 100 of 200. An edge that jumps at
+    that moment is the same computation, since a ring of everyone is no ring.
     """
     moments = read_moments(begin)
     arms, paper = {ALL_CANDIDATES: StudyArm("instdisc")}, dict[str, TableValue]()
@@ -135,12 +144,14 @@ def thresholds(setup: ImageSetup, begin: str = "0,0.25,0.5") -> Comparison:
     claims.append(Claim(threshold_name(KEPT_PERCENT[0], latest), threshold_name(KEPT_PERCENT[0], earliest)))
     column = PaperColumn(
         paper,
-        "Wu et al. 2021, App. E, Fig. 2a, in words: only drawn there (nearest neighbours, CIFAR-10, 200 epochs of ResNet-18)",
+        "Wu et al. 2021, App. E, Fig. 2a, in words: only drawn there (nearest neighbours, CIFAR-10, 200 "
+        "epochs of ResNet-18)",
     )
     return Comparison("Figure 2a", arms, claims, {"knn": column, "linear": column})
 
 
-# ----------------------------------------------------------------------------------------------- number of negatives
+# ----------------------------------------------------------------------------------------------- number of
+# negatives
 
 NUMBERS = (16, 64, 256, 1024)
 
@@ -161,7 +172,8 @@ def compare_numbers(
     return Comparison("Appendix C", arms, claims, x=x, x_label="k: negatives")
 
 
-# --------------------------------------------------------------------------------------------------------- annealing
+# ---------------------------------------------------------------------------------------------------------
+# annealing
 
 EDGE = "selection.lower"
 LAST_EDGE = 0.9
@@ -180,7 +192,8 @@ ANNEALING_PAPER = {
 def policies(epochs: int, last: float = LAST_EDGE) -> dict[str, Any]:
     """The lower edge by policy, up to `last`; None is instance discrimination without a ring.
 
-    The paper gives the length of the linear rise (half of the run), not that of the steps or the size of an adaptive move: these are ours.
+    The paper gives the length of the linear rise (half of the run), not that of the steps or the size of an
+    adaptive move: these are ours.
     """
     half = f"{epochs / 2:g}"
     return {
@@ -203,7 +216,8 @@ def annealing(setup: ImageSetup) -> Comparison:
             arms[name] = StudyArm("instdisc-ring", {EDGE: edge}, watch=(EDGE, "loss"))
     claims = [Claim(name, "no ring") for name in arms if name != "no ring"]
     remark = (
-        "the score that the adaptive policy follows is kNN within a sample of the training images, a fifth of it held out; test images are "
+        "the score that the adaptive policy follows is kNN within a sample of the training images, a fifth "
+        "of it held out; test images are "
         "used once, at the end."
     )
     return Comparison("Policies", arms, claims, ANNEALING_PAPER, baselines=(), remarks=(remark,))
@@ -234,7 +248,8 @@ def add_courses(result: StudyResult, figures: Figures, comparison: Comparison) -
 STUDIES = (
     comparison_study(
         "ring",
-        "Wu et al. 2021, Table 1 and 2: four methods against their rings; Ring without its annealing and its inner edge",
+        "Wu et al. 2021, Table 1 and 2: four methods against their rings; Ring without its annealing and its "
+        "inner edge",
         ring,
     ),
     comparison_study(

@@ -2,9 +2,11 @@
 
     nearfar study speech train=data/fsdd_train.parquet test=data/fsdd_test.parquet
 
-Negatives are frames of other recordings, those and other times of the same recording, or frames of recordings by the same speaker. A linear
-probe classifies digits from means over time, nearest neighbours classify speakers. Baselines: MFCC means, MFCC means with standard deviations,
-and the network before training. `test=validation` holds out a fifth of the training recordings instead: the recipe's settings were chosen there.
+Negatives are frames of other recordings, those and other times of the same recording, or frames of recordings
+by the same speaker. A linear probe classifies digits from means over time, nearest neighbours classify
+speakers. Baselines: MFCC means, MFCC means with standard deviations, and the network before training.
+`test=validation` holds out a fifth of the training recordings instead: the recipe's settings were chosen
+there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -156,7 +158,8 @@ def _remarks(by_arm: Mapping[str, Sequence[Values]], test: str) -> tuple[str, ..
     relation = "above" if means[best] > baseline else "not above"
     return (
         "no paper here reports this experiment: the papers describe the method, and the baselines are ours.",
-        f"best by digit is {best}, {100 * means[best]:.1f} %, {relation} MFCC means at {100 * baseline:.1f} %.",
+        f"best by digit is {best}, {100 * means[best]:.1f} %, {relation} MFCC means at {100 * baseline:.1f} "
+        "%.",
         "every speaker is in both parts, so the figures do not describe unknown voices.",
         f"tested on {test}; window and steps ahead were chosen on a fifth of the training recordings.",
     )

@@ -1,27 +1,31 @@
 """How much noise makes a good view: two spirals (Wu et al. 2020, sec. 4.3, Fig. 1).
 
-Points on two intertwined spirals are discriminated as instances, with a memory bank and 4096 negatives; a view adds uniform noise from
-[0, eta] to each coordinate. A logistic regression on the two-dimensional representation predicts the spiral: it can if the network has
-unrolled them.
+Points on two intertwined spirals are discriminated as instances, with a memory bank and 4096 negatives; a
+view adds uniform noise from [0, eta] to each coordinate. A logistic regression on the two-dimensional
+representation predicts the spiral: it can if the network has unrolled them.
 
-Here the representation is a circle: embeddings have unit length when they are scored and evaluated, as in a bank. Without noise, any even
-spread over a circle scores the same, 1/T - log I_0(1/T) nats at temperature T, wound once or twice (`circle_nats`), so nothing favours
-unrolling. With noise, the score falls with how far noise moves a point round the circle. It falls least where each arm has half of the circle
-to itself and noise across the arm moves nothing: unrolled. That is possible while noise is narrower than the gap between arms.
+Here the representation is a circle: embeddings have unit length when they are scored and evaluated, as in a
+bank. Without noise, any even spread over a circle scores the same, 1/T - log I_0(1/T) nats at temperature T,
+wound once or twice (`circle_nats`), so nothing favours unrolling. With noise, the score falls with how far
+noise moves a point round the circle. It falls least where each arm has half of the circle to itself and noise
+across the arm moves nothing: unrolled. That is possible while noise is narrower than the gap between arms.
 
-From the paper: five layers, 128 hidden units, 2 dimensions, 4096 negatives, batches of 128, 10,000 steps, and since these are 100 epochs, 12,800
-points. Its other settings did not show its curve, or are not given; decided on validation points:
+From the paper: five layers, 128 hidden units, 2 dimensions, 4096 negatives, batches of 128, 10,000 steps, and
+since these are 100 epochs, 12,800 points. Its other settings did not show its curve, or are not given;
+decided on validation points:
 
-- Biases start at zero: the network starts as a function of a point's direction, where both spirals are everywhere, at chance. With torch's
+- Biases start at zero: the network starts as a function of a point's direction, where both spirals are
+everywhere, at chance. With torch's
   random biases, networks without noise ended anywhere from 0.51 to 0.77.
-- The temperature is 0.05: at 0.5, noise of 0.4 costs 0.06 of 1.18 nats, too little to move a network; at 0.05, half a nat of 2.41.
-- Adam at 1e-3 with a cosine schedule: SGD at the paper's 0.03 and near it stayed at chance at this temperature, or collapsed to a point.
-- The bank holds the last view (momentum 0, in Wu et al. 2020, sec. 6 as good as 0.5).
-- One turn to a spiral, arms 0.8 apart: arms 1.5 apart were unrolled without any noise.
+- The temperature is 0.05: at 0.5, noise of 0.4 costs 0.06 of 1.18 nats, too little to move a network; at
+0.05, half a nat of 2.41. - Adam at 1e-3 with a cosine schedule: SGD at the paper's 0.03 and near it stayed at
+chance at this temperature, or collapsed to a point. - The bank holds the last view (momentum 0, in Wu et al.
+2020, sec. 6 as good as 0.5). - One turn to a spiral, arms 0.8 apart: arms 1.5 apart were unrolled without any
+noise.
 
-The first weights decide how far the spirals come apart more than any of these: the curve enters the circle folded, and to remove a fold an arm
-would have to pass through one point. So seeds differ by 0.09; docs/studies.md reports sixteen of them, thirteen of which nothing was chosen
-with.
+The first weights decide how far the spirals come apart more than any of these: the curve enters the circle
+folded, and to remove a fold an arm would have to pass through one point. So seeds differ by 0.09;
+docs/studies.md reports sixteen of them, thirteen of which nothing was chosen with.
 
 Command: nearfar study spirals     Cost: about 40 minutes of one core.
 """
@@ -82,9 +86,9 @@ def spirals(
 ) -> tuple[Points, Int64[Tensor, "point"]]:
     """Points, and which of two spirals each is on, alternately.
 
-    At angle t the first is at radius gap t / pi; the second is the first turned by half a circle. So along any ray the arms
-    are `gap` apart, alternately one's and the other's. Angles are uniform over whole turns, and no line does better
-    than chance on the coordinates themselves.
+    At angle t the first is at radius gap t / pi; the second is the first turned by half a circle. So along
+    any ray the arms are `gap` apart, alternately one's and the other's. Angles are uniform over whole turns,
+    and no line does better than chance on the coordinates themselves.
     """
     angle = 2 * math.pi * turns * torch.rand(size, generator=generator)
     spiral = torch.arange(size) % 2
@@ -98,7 +102,8 @@ def view(points: Points, noise: float, generator: torch.Generator) -> Points:
 
 
 def network() -> nn.Sequential:
-    """The paper's layers; without biases at first, so that the output's direction is a function of the input's."""
+    """The paper's layers; without biases at first, so that the output's direction is a function of the
+    input's."""
     layers: list[nn.Module] = []
     for width, next_width in itertools.pairwise((2, 128, 128, 128, 128, 2)):
         layer = nn.Linear(width, next_width)
@@ -110,7 +115,8 @@ def network() -> nn.Sequential:
 def train(
     method: Method, points: Points, noise: float, steps: int, generator: torch.Generator
 ) -> list[float]:
-    """Instance discrimination: anchors are views, positives and negatives rows of the bank. Losses, averaged."""
+    """Instance discrimination: anchors are views, positives and negatives rows of the bank. Losses,
+    averaged."""
     per_epoch = max(1, len(points) // BATCH)
     optimiser = torch.optim.Adam(method.parameters(), fused=True)
     method.prime(Batch((points,), torch.arange(len(points))))
@@ -142,7 +148,8 @@ def representation(net: nn.Module, points: Points) -> Points:
 def repetition(
     seed: int, noise: float, temperature: Any, points: int, negatives: int, steps: int, held: int
 ) -> dict[str, Any]:
-    """One training: accuracy on validation and test points, the losses, and some points of the embedding. `temperature`: as written."""
+    """One training: accuracy on validation and test points, the losses, and some points of the embedding.
+    `temperature`: as written."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # the network's weights, then the bank's draws
@@ -182,7 +189,8 @@ def run(
     Cosine(temperature)  # refuses a bad temperature before the work
     if isinstance(temperature, Adaptive):
         raise UserError(
-            f"temperature was {temperature.written()}, which depends on values that this study does not monitor; use another schedule"
+            f"temperature was {temperature.written()}, which depends on values that this study does not "
+            "monitor; use another schedule"
         )
     noises = NOISES if noise is None else (noise,)
     shared = {**budget, "temperature": plain(temperature)}
@@ -217,9 +225,11 @@ def _accuracy_table(groups: Groups) -> StudyTable:
 
 
 def circle_nats(temperature: float) -> float:
-    """InfoNCE of cosines at a temperature, in nats, where positives coincide and points lie evenly on a circle.
+    """InfoNCE of cosines at a temperature, in nats, where positives coincide and points lie evenly on a
+    circle.
 
-    A negative at angle t scores cos t / T, and the mean of e^(cos t / T) over a circle is the Bessel function I_0(1/T).
+    A negative at angle t scores cos t / T, and the mean of e^(cos t / T) over a circle is the Bessel function
+    I_0(1/T).
     """
     return -math.log(ive(0, 1 / temperature))
 

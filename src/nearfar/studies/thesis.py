@@ -1,15 +1,18 @@
 """The experiments of Sáez Maldonado 2021, ch. 8 and 10, in small.
 
     nearfar study thesis-simclr data=cifar10:ROOT    SimCLR over batch, temperature, jitter, blur and network (sec. 10.1, Tables 3 to 11,
-                                                     Fig. 23 to 25); 25 minutes of one core; tables=3,23a trains only those
+                                                     Fig. 23 to 25); 25 minutes of one core; tables=3,23a
+                                                     trains only those
     nearfar study thesis-byol data=cifar10:ROOT      BYOL over batch, network, jitter and blur, and whether it is less sensitive to the batch
-                                                     size than SimCLR (sec. 8.2 and 10.2); 12 minutes of one core
+                                                     size than SimCLR (sec. 8.2 and 10.2); 12 minutes of one
+                                                     core
     nearfar study byol-target data=cifar10:ROOT      what keeps BYOL from collapsing: the target's momentum, weight decay, the predictor
                                                      (sec. 8.1 and 8.2); 20 minutes of one core
 
-A model has the thesis' own numbers. The batch is scaled: `batch` stands for the thesis' 1,024, and the learning rate grows with its square
-root (Chen et al. 2020, appendix B.1). `backbone` stands for its ResNet-18, `deep` for its ResNet-50. As there, all models have the same
-epochs, so a small batch has more steps. The thesis trains 100 epochs of 50,000 images: orders and signs can be compared, levels cannot.
+A model has the thesis' own numbers. The batch is scaled: `batch` stands for the thesis' 1,024, and the
+learning rate grows with its square root (Chen et al. 2020, appendix B.1). `backbone` stands for its
+ResNet-18, `deep` for its ResNet-50. As there, all models have the same epochs, so a small batch has more
+steps. The thesis trains 100 epochs of 50,000 images: orders and signs can be compared, levels cannot.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -123,7 +126,8 @@ def train_models(workspace: Workspace, setup: ThesisSetup, models: Sequence[Thes
     minimum = 2 * LARGEST_BATCH // min(model.batch for model in models)
     if setup.batch < minimum:
         raise UserError(
-            f"batch was {setup.batch}; it stands for the thesis' {LARGEST_BATCH}, whose smallest batch must scale to at least 2: expected "
+            f"batch was {setup.batch}; it stands for the thesis' {LARGEST_BATCH}, whose smallest batch must "
+            "scale to at least 2: expected "
             f"{minimum} or more"
         )
     return compute_figures(workspace, setup, {str(model): model.arm(setup) for model in models})
@@ -161,7 +165,8 @@ def over_batch(model: ThesisModel) -> tuple[str, float]:
     return f"{model.method}{', deep' if model.deep else ''}", float(model.batch)
 
 
-# ------------------------------------------------------------------------------------------------------------- SimCLR
+# ------------------------------------------------------------------------------------------------------------
+# - SimCLR
 
 TEMPERATURES = JITTERS = (0.25, 0.5, 0.75, 1.0)
 GRID = [ThesisModel(b, t, j) for b, t, j in product((512, 1024), TEMPERATURES, JITTERS)]
@@ -206,8 +211,10 @@ SIMCLR_PAPER = {
     if word != "-"
 }
 SIMCLR_SOURCE = (
-    "Sáez Maldonado 2021, Tables 3, 6 and 8: CIFAR-10, 100 epochs, ResNet-18 (deep: ResNet-50). Where the rows of Tables 6 and 8 have slipped, a "
-    "figure is placed by its steps and its regularisation loss; what could not be placed is left out. Figure 23a is only drawn: more than 8 "
+    "Sáez Maldonado 2021, Tables 3, 6 and 8: CIFAR-10, 100 epochs, ResNet-18 (deep: ResNet-50). Where the "
+    "rows of Tables 6 and 8 have slipped, a "
+    "figure is placed by its steps and its regularisation loss; what could not be placed is left out. Figure "
+    "23a is only drawn: more than 8 "
     "points from 16 to 1024"
 )
 
@@ -251,9 +258,11 @@ def simclr(workspace: Workspace, setup: ThesisSetup, tables: str = "all") -> Stu
     means = {name: mean_and_spread([v["linear"] for v in seeds if v])[0] for name, seeds in figures.items()}
     best = max(means, key=means.__getitem__)
     remarks = (
-        f"best of all models: {best} with {100 * means[best]:.1f} percent, the highest of {len(means)} and so an optimistic figure; the thesis' "
+        f"best of all models: {best} with {100 * means[best]:.1f} percent, the highest of {len(means)} and "
+        "so an optimistic figure; the thesis' "
         "best is simclr, deep, batch 256, T 0.25, jitter 0.65, blur with 86.2 (Table 11).",
-        f"batches are scaled: {setup.batch} stands for 1024, {setup.batch // 64} for 16; a verdict's pairs are models and seeds, which share "
+        f"batches are scaled: {setup.batch} stands for 1024, {setup.batch // 64} for 16; a verdict's pairs "
+        "are models and seeds, which share "
         "their images.",
         EQUAL_EPOCHS,
     )
@@ -279,7 +288,8 @@ def choose_tables(tables: str) -> dict[str, list[ThesisModel]]:
     return {numbers[number]: SIMCLR_TABLES[numbers[number]] for number in numbers if number in words}
 
 
-# --------------------------------------------------------------------------------------------------------------- BYOL
+# ------------------------------------------------------------------------------------------------------------
+# --- BYOL
 
 BATCHES = (32, 64, 128, 256, 512, 1024)
 SHALLOW = [ThesisModel(b, method="byol") for b in BATCHES]
@@ -288,12 +298,14 @@ SIMCLR_MODELS = [ThesisModel(b, temperature=0.25) for b in BATCHES]
 VIEWS = [ThesisModel(256, jitter=j, method="byol") for j in (0.25, 0.5, 0.75, 1.0)]
 VIEWS.append(ThesisModel(256, blur=True, method="byol"))
 BYOL_TABLES = {"Table 12": SHALLOW, "Table 14": DEEP, "Views": VIEWS, "SimCLR": SIMCLR_MODELS}
-# the thesis' figures for BYOL are multiples of one over the batch, some of them 100 percent: accuracies of single batches
+# the thesis' figures for BYOL are multiples of one over the batch, some of them 100 percent: accuracies of
+# single batches
 SINGLE_BATCH = dict(zip(SHALLOW, ((87.5, 100), (96.8, 100), (92.9, 97.6), (92.9, 99.6), (91.6, 99.4), (85.2, 98.3)), strict=True)) | dict(
     zip(DEEP, ((93.7, 96.9), (95.3, 100), (100, 100), (96.8, 100)), strict=True)
 )  # fmt: skip
 BYOL_SOURCE = (
-    "Sáez Maldonado 2021, Tables 12 and 14: Imagenette, ResNet-18 (deep: ResNet-50); multiples of one over the batch, hence of single batches and "
+    "Sáez Maldonado 2021, Tables 12 and 14: Imagenette, ResNet-18 (deep: ResNet-50); multiples of one over "
+    "the batch, hence of single batches and "
     "not of the test set"
 )
 BYOL_CLAIMS = "Sáez Maldonado 2021, sec. 10.2.4, in words"
@@ -314,7 +326,8 @@ BYOL_TRENDS = (
 
 
 def byol(workspace: Workspace, setup: ThesisSetup) -> StudyResult:
-    """BYOL, and SimCLR on the same batches and images. No trend is read from the thesis' figures, which are of single batches."""
+    """BYOL, and SimCLR on the same batches and images. No trend is read from the thesis' figures, which are
+    of single batches."""
     figures = train_models(workspace, setup, [model for models in BYOL_TABLES.values() for model in models])
     printed = [
         table
@@ -335,7 +348,8 @@ def byol(workspace: Workspace, setup: ThesisSetup) -> StudyResult:
     less = [a["range"] < b["range"] for a, b in zip(by_method["byol"], by_method["simclr"], strict=True)]
     smallest = setup.batch * BATCHES[0] // LARGEST_BATCH
     remarks = (
-        f"is BYOL less sensitive to the batch size than SimCLR (highest minus lowest top-1 over batches of {smallest} to {setup.batch})? In "
+        "is BYOL less sensitive to the batch size than SimCLR (highest minus lowest top-1 over batches of "
+        f"{smallest} to {setup.batch})? In "
         f"{sum(less)} of {len(less)} seeds.",
         EQUAL_EPOCHS,
         "BYOL has no temperature: a critic's scale only multiplies its loss.",
@@ -349,7 +363,8 @@ def _byol_paper(model: ThesisModel, place: int) -> str | None:
 
 
 def batch_sensitivity(figures: Figures, models: Sequence[ThesisModel]) -> list[dict[str, float]]:
-    """For each seed, over the batches: the highest minus the lowest top-1, and the slope, both in points; the slope per doubling."""
+    """For each seed, over the batches: the highest minus the lowest top-1, and the slope, both in points; the
+    slope per doubling."""
     batches = np.log2([model.batch for model in models])
     by_seed = []
     for seed in zip(*(figures[str(model)] for model in models), strict=True):
@@ -369,7 +384,8 @@ def _sensitivity_table(by_method: Mapping[str, Sequence[Mapping[str, float]]]) -
     return StudyTable("How much the batch matters", tuple(rows), BYOL_CLAIMS)
 
 
-# ------------------------------------------------------------------------------------------------------ BYOL's target
+# ------------------------------------------------------------------------------------------------------
+# BYOL's target
 
 TAUS = (0.0, 0.9, 0.99, 0.999, 1.0)
 BASE_TAU = 0.99
@@ -380,7 +396,8 @@ def tau_name(tau: float) -> str:
 
 
 def byol_target(setup: ImageSetup) -> Comparison:
-    """xi <- tau xi + (1 - tau) theta with tau constant: at 0 the target is the online network, at 1 it stays untrained."""
+    """xi <- tau xi + (1 - tau) theta with tau constant: at 0 the target is the online network, at 1 it stays
+    untrained."""
     arms = {tau_name(tau): StudyArm("byol", {"encoders.momentum": tau}) for tau in TAUS}
     base = {"encoders.momentum": BASE_TAU}
     arms["no weight decay"] = StudyArm("byol", {**base, "weight_decay": 0.0})
@@ -414,7 +431,8 @@ STUDIES = (
     ),
     Study(
         "thesis-byol",
-        "Sáez Maldonado 2021, sec. 10.2 in small: BYOL over batch, network, jitter and blur; is it less sensitive to batch size than SimCLR?",
+        "Sáez Maldonado 2021, sec. 10.2 in small: BYOL over batch, network, jitter and blur; is it less "
+        "sensitive to batch size than SimCLR?",
         byol,
     ),
     comparison_study(

@@ -1,11 +1,13 @@
-"""The resume engine of sweeps, studies and semi: cells in folders, claims by file locks, results written atomically.
+"""The resume engine of sweeps, studies and semi: cells in folders, claims by file locks, results written
+atomically.
 
     DIR/cells/temperature=0.1,seed=0-1a2b3c4d/    a cell's files, with result.json once it ended
     DIR/claims/NAME.lock                          held by the process that computes the cell, released when it ends or dies
     DIR/log.jsonl                                 start and end of each cell, with process and time
 
-A cell's digest covers everything that its values depend on, so a finished cell is reused exactly when the same would be computed
-again. Rerun a command to resume it; start it several times, and the processes share the cells.
+A cell's digest covers everything that its values depend on, so a finished cell is reused exactly when the
+same would be computed again. Rerun a command to resume it; start it several times, and the processes share
+the cells.
 """
 
 import hashlib
@@ -45,8 +47,8 @@ EXIT_RESUMABLE, EXIT_USER_ERROR = 75, 2  # exit codes of worker processes
 
 @dataclass(frozen=True)
 class Cell:
-    """One training or computation. `identity`: everything the values depend on, as JSON; `label`: its description for people;
-    `folder`: a fixed folder below the store, in place of cells/LABEL-DIGEST."""
+    """One training or computation. `identity`: everything the values depend on, as JSON; `label`: its
+    description for people; `folder`: a fixed folder below the store, in place of cells/LABEL-DIGEST."""
 
     label: str
     identity: Mapping[str, Any]
@@ -93,7 +95,8 @@ class CellStore:
     path: Path
 
     def create(self, owner: str) -> None:
-        """Creates the folder for an owner such as "study ring". Refuses a folder of another owner, whose files would be overwritten."""
+        """Creates the folder for an owner such as "study ring". Refuses a folder of another owner, whose
+        files would be overwritten."""
         self.check_owner(owner)
         try:
             for name in ("cells", "claims"):
@@ -116,7 +119,8 @@ class CellStore:
         return self.path / cell.folder if cell.folder else self.path / "cells" / cell.name
 
     def outcome(self, cell: Cell) -> CellOutcome | None:
-        """The stored outcome; None while there is none, or where the file is damaged or belongs to another cell."""
+        """The stored outcome; None while there is none, or where the file is damaged or belongs to another
+        cell."""
         file = self.folder(cell) / RESULT_FILE
         stored = read_json(file)
         if not isinstance(stored, Mapping) or stored.get("digest") != cell.digest:
@@ -173,7 +177,8 @@ Compute = Callable[[Cell, Path], Mapping[str, Any]]  # (cell, its folder) -> val
 def compute_cell(
     store: CellStore, cell: Cell, compute: Compute, pruned: type[Exception] | tuple[()] = ()
 ) -> CellOutcome:
-    """Computes one claimed cell and stores its outcome. A `UserError` fails this cell and lets the others continue."""
+    """Computes one claimed cell and stores its outcome. A `UserError` fails this cell and lets the others
+    continue."""
     store.log("begun", cell.name)
     started = time.perf_counter()
     try:
@@ -195,7 +200,8 @@ def share_cells(
     work: Callable[[Cell], None],
     deadline: float = math.inf,
 ) -> None:
-    """Runs every unfinished, unclaimed cell; takes over cells of dead processes; returns when all are finished.
+    """Runs every unfinished, unclaimed cell; takes over cells of dead processes; returns when all are
+    finished.
 
     `deadline`: a moment of `time.monotonic` after which no cell is started.
     """
@@ -257,8 +263,8 @@ def run_cells(
 ) -> list[CellOutcome | None]:
     """The outcome of every cell, computed now or before; None for cells that the deadline left out.
 
-    With `jobs` above 1, that many processes share the cells; `compute` must then be picklable. The first failure is raised, after the
-    other cells have ended.
+    With `jobs` above 1, that many processes share the cells; `compute` must then be picklable. The first
+    failure is raised, after the other cells have ended.
     """
     store.create(owner)
     unique = tuple({cell.name: cell for cell in cells}.values())
@@ -277,7 +283,8 @@ def run_cells(
 
 
 def run_workers(work: Callable[[], None], count: int) -> None:
-    """Calls a picklable `work` in `count` processes with one thread each, and stops them when this process is stopped."""
+    """Calls a picklable `work` in `count` processes with one thread each, and stops them when this process is
+    stopped."""
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     workers = [context.Process(target=_work_in_process, args=(work,)) for _ in range(count)]
     for worker in workers:

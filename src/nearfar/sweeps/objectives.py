@@ -1,8 +1,8 @@
-"""What a cell computes and which figure selects, by command: a training evaluated on a validation split, or an estimate of mutual
-information.
+"""What a cell computes and which figure selects, by command: a training evaluated on a validation split, or
+an estimate of mutual information.
 
-Selection uses the validation split only. The reported figure comes from data that no selection used: `--data`, or for `mi` the
-held-out rows.
+Selection uses the validation split only. The reported figure comes from data that no selection used:
+`--data`, or for `mi` the held-out rows.
 """
 
 import hashlib
@@ -99,7 +99,8 @@ class FitAndValidation:
 
 
 def _split(data: DataSet, share: float) -> tuple[DataSet, DataSet]:
-    """Splits as evaluation does: a share of every class, of time series stretches with gaps; without labels a share of all."""
+    """Splits as evaluation does: a share of every class, of time series stretches with gaps; without labels a
+    share of all."""
     if data.labels is None:
         return data.split(share, SPLIT_SEED)
     fit, validation = data.parts(share, SPLIT_SEED)
@@ -108,7 +109,8 @@ def _split(data: DataSet, share: float) -> tuple[DataSet, DataSet]:
 
 @dataclass
 class TrainingObjective:
-    """`nearfar pretrain RECIPE DATA`, `nearfar train DATA` and, with a teacher in place of the recipe, `nearfar distill TEACHER DATA`."""
+    """`nearfar pretrain RECIPE DATA`, `nearfar train DATA` and, with a teacher in place of the recipe,
+    `nearfar distill TEACHER DATA`."""
 
     name: str  # of the command
     recipe: Any  # or the teacher
@@ -165,13 +167,15 @@ class TrainingObjective:
             if data.labels is None and self.percent:
                 reason = f" ({data.unlabelled})" if data.unlabelled else ""
                 raise UserError(
-                    f"{data.name} has no labels to select by{reason}; --metric {' or '.join(LABEL_FREE)} needs none"
+                    f"{data.name} has no labels to select by{reason}; --metric {' or '.join(LABEL_FREE)} "
+                    "needs none"
                 )
             fit, validation = _split(data, self.validation_share)
             if not len(fit) or not len(validation):
                 purpose = "to select by" if len(fit) else "to train on"
                 raise UserError(
-                    f"{data.name} has {len(data)} {data.unit}; holding out {self.validation_share:.0%} leaves none {purpose}; "
+                    f"{data.name} has {len(data)} {data.unit}; holding out {self.validation_share:.0%} "
+                    f"leaves none {purpose}; "
                     "give more data, or another --validation"
                 )
             name = f"{self.validation_share:.0%} of {data.name}, held out"
@@ -244,8 +248,8 @@ def shell_word(key: str, value: Any) -> str:
 class InformationObjective:
     """`nearfar mi X Y`: bound, critic and their options, selected on some rows and reported on the others.
 
-    The largest of several lower bounds on one sample is no longer a bound: it was selected for being large there. So the selected one
-    is estimated again on rows that the selection did not use.
+    The largest of several lower bounds on one sample is no longer a bound: it was selected for being large
+    there. So the selected one is estimated again on rows that the selection did not use.
     """
 
     x: str

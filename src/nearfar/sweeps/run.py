@@ -52,14 +52,16 @@ def sweep(
     config: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> SweepResult:
-    """Tries settings, selects on a held-out split of the training data, and reports the selected one on `test`.
+    """Tries settings, selects on a held-out split of the training data, and reports the selected one on
+    `test`.
 
-        result = nf.sweep("simclr", "photos/", out="sweeps/a", temperature=[0.1, 0.5], batch_size=[64, 256], seed=[0, 1, 2], test="other/")
-        result.best.point, result.best.mean, print(result)
+        result = nf.sweep("simclr", "photos/", out="sweeps/a", temperature=[0.1, 0.5], batch_size=[64, 256],
+        seed=[0, 1, 2], test="other/") result.best.point, result.best.mean, print(result)
 
-    Lists are axes, `seed=[0, 1, 2]` repetitions; with `search="tpe"` and `trials=30`, text such as "1e-4..1e-1:log" is a range. Dotted
-    settings go into `config`: `config={"selection.lower": [0, 0.5]}`. `command`: "pretrain"; "train" (give the data alone), "distill" (a
-    teacher and data), "mi" (two files). Call it again to resume; calls from several processes share one folder.
+    Lists are axes, `seed=[0, 1, 2]` repetitions; with `search="tpe"` and `trials=30`, text such as
+    "1e-4..1e-1:log" is a range. Dotted settings go into `config`: `config={"selection.lower": [0, 0.5]}`.
+    `command`: "pretrain"; "train" (give the data alone), "distill" (a teacher and data), "mi" (two files).
+    Call it again to resume; calls from several processes share one folder.
     """
     subjects = (recipe,) if data is None else (recipe, data)
     space = space_of({**(config or {}), **settings})
@@ -76,7 +78,8 @@ def run_sweep(request: SweepRequest, jobs: int = 1) -> SweepResult:
         raise UserError(f"--jobs was {jobs}; expected a whole number from 1")
     if jobs > 1 and not all(isinstance(subject, (str, Path)) for subject in request.subjects):
         raise UserError(
-            f"jobs was {jobs}, but the data are a Python object of this process; write them to a file, or use jobs=1"
+            f"jobs was {jobs}, but the data are a Python object of this process; write them to a file, or "
+            "use jobs=1"
         )
     worker = SweepWorker(request)
     worker.check()
@@ -232,7 +235,8 @@ class SweepWorker:
                 time.sleep(POLL_SECONDS)  # other processes propose or compute
 
     def _next_trial(self, search: Search, claims: ExitStack) -> SearchTrial | None:
-        """Claims a trial, until `claims` closes: one of a dead process, or a new one. One process at a time proposes."""
+        """Claims a trial, until `claims` closes: one of a dead process, or a new one. One process at a time
+        proposes."""
         with self.store.claim(f"{search.name}-proposals") as claimed:
             if not claimed:
                 return None
@@ -257,7 +261,8 @@ class SweepWorker:
                 return
 
     def _prune(self, search: Search, trial: SearchTrial, folder: Path, probe: dict[str, Any]) -> None:
-        """Ends a run whose probe is below the median of earlier trials. Later ones are ignored, so one process gives the same."""
+        """Ends a run whose probe is below the median of earlier trials. Later ones are ignored, so one
+        process gives the same."""
         curve = probe_curve(folder)
         earlier = [one for one in self.trials(search) if one.number < trial.number]
         if curve and search.is_behind(trial, earlier, curve):

@@ -1,4 +1,5 @@
-"""The space of a sweep: `key=a,b,c` is an axis, `key=1e-4..1e-1:log` a range to search, `seed=0,1,2` repetitions, others are fixed."""
+"""The space of a sweep: `key=a,b,c` is an axis, `key=1e-4..1e-1:log` a range to search, `seed=0,1,2`
+repetitions, others are fixed."""
 
 import itertools
 import math
@@ -25,7 +26,8 @@ Point = dict[str, Any]  # a value for each axis
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers between two ends, both included; uniform in the logarithm if `log`; whole numbers if both ends are."""
+    """Numbers between two ends, both included; uniform in the logarithm if `log`; whole numbers if both ends
+    are."""
 
     low: float
     high: float
@@ -69,7 +71,8 @@ class Space:
 
 
 def read_space(words: Iterable[str], config: Mapping[str, Any] | None = None) -> Space:
-    """The space that `key=value` words describe; `config` holds the settings of a file, which words override."""
+    """The space that `key=value` words describe; `config` holds the settings of a file, which words
+    override."""
     settings: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
@@ -84,8 +87,8 @@ def read_space(words: Iterable[str], config: Mapping[str, Any] | None = None) ->
 
 
 def space_of(settings: Mapping[str, Any]) -> Space:
-    """The space of settings by name: lists are axes, `Range`s or text such as `1e-4..1e-1:log` are ranges, the others are fixed. A list
-    of one is fixed too: `[[0.9, 0.95]]` is a setting whose value is a list."""
+    """The space of settings by name: lists are axes, `Range`s or text such as `1e-4..1e-1:log` are ranges,
+    the others are fixed. A list of one is fixed too: `[[0.9, 0.95]]` is a setting whose value is a list."""
     fixed: dict[str, Any] = {}
     axes: dict[str, tuple[Any, ...]] = {}
     ranges: dict[str, Range] = {}
@@ -130,7 +133,8 @@ def split_commas(text: str) -> list[str]:
 
 
 def _values(key: str, text: str) -> list[Any]:
-    """The values of a word. A setting that cannot change a result is no axis, so `probe=knn,linear` is one value."""
+    """The values of a word. A setting that cannot change a result is no axis, so `probe=knn,linear` is one
+    value."""
     parts = [text] if key in MAY_CHANGE else split_commas(text)
     if len(parts) > 1 and not all(part.strip() for part in parts):
         raise UserError(f"{key} was {text}, with nothing between two commas; write {key}=a,b,c")

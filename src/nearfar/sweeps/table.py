@@ -1,4 +1,5 @@
-"""The result of a sweep: a row for each point with its mean and spread over seeds, the best row, and its figures on test data."""
+"""The result of a sweep: a row for each point with its mean and spread over seeds, the best row, and its
+figures on test data."""
 
 import csv
 import io
@@ -58,7 +59,8 @@ def best_row(rows: Sequence[SweepRow]) -> SweepRow | None:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """The rows in the order of the space, and `selected`: the figures of the best row by seed, on validation and test data."""
+    """The rows in the order of the space, and `selected`: the figures of the best row by seed, on validation
+    and test data."""
 
     title: str
     metric: str

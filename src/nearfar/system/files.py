@@ -69,7 +69,8 @@ def check_folder(folder: Path, names: Iterable[str], owner: str) -> None:
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:
-    """Replaces the content of a file atomically. Text is UTF-8; undecodable bytes of file names become `\\udcff`."""
+    """Replaces the content of a file atomically. Text is UTF-8; undecodable bytes of file names become
+    `\\udcff`."""
     with replace_file(path) as temporary:
         write_new(
             temporary, content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
@@ -90,7 +91,8 @@ def temporary_name(path: Path, suffix: str = "writing") -> Path:
 
 
 def is_writer_alive(name: str) -> bool:
-    """Returns whether the process named in a temporary name may still be writing. This process itself is not."""
+    """Returns whether the process named in a temporary name may still be writing. This process itself is
+    not."""
     if os.name == "nt":  # signal 0 would interrupt the process
         return True
     try:
@@ -106,8 +108,8 @@ def is_writer_alive(name: str) -> bool:
 def replace_folder(temporary: Path, path: Path) -> None:
     """Replaces the folder `path` by the complete folder `temporary`, durably.
 
-    If the system can exchange two folders, a kill leaves the old or the new folder at `path`. Otherwise `path` may be
-    missing between two renames, and `recover_folder` restores the old folder.
+    If the system can exchange two folders, a kill leaves the old or the new folder at `path`. Otherwise
+    `path` may be missing between two renames, and `recover_folder` restores the old folder.
     """
     sync_tree(temporary)
     if not path.is_dir():
@@ -127,7 +129,8 @@ def replace_folder(temporary: Path, path: Path) -> None:
 
 
 def recover_folder(path: Path) -> None:
-    """Restores the folder that a killed `replace_folder` left beside `path`, and removes leftovers of dead processes."""
+    """Restores the folder that a killed `replace_folder` left beside `path`, and removes leftovers of dead
+    processes."""
     if not path.parent.is_dir():
         return
     pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{8}}\.(writing|old)")

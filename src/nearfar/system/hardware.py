@@ -27,7 +27,8 @@ def pick_device(name: str, local_rank: int | None = None) -> torch.device:
             )
         if local_rank >= count:
             raise UserError(
-                f"process {local_rank} on this machine has no GPU: it has {count}; start at most {count} processes "
+                f"process {local_rank} on this machine has no GPU: it has {count}; start at most {count} "
+                "processes "
                 "per machine, or set device=cpu"
             )
         device = torch.device("cuda", local_rank)
@@ -78,8 +79,8 @@ def pick_precision(setting: str, device: torch.device) -> torch.dtype:
 def keep_freed_memory() -> None:
     """Makes glibc keep freed memory instead of returning it to the system after every step.
 
-    Activations are allocated and freed at each step. Page faults would cost small networks up to a third of their
-    time. Has no effect without glibc.
+    Activations are allocated and freed at each step. Page faults would cost small networks up to a third of
+    their time. Has no effect without glibc.
     """
     if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
         return
@@ -93,8 +94,8 @@ def keep_freed_memory() -> None:
 def one_thread() -> Iterator[None]:
     """Limits torch, numpy and scipy to one thread.
 
-    Small matrices do not gain from threads (an estimate of 1,000 rows took four times the CPU time with two), and the
-    results do not depend on how sums are split.
+    Small matrices do not gain from threads (an estimate of 1,000 rows took four times the CPU time with two),
+    and the results do not depend on how sums are split.
     """
     threads = torch.get_num_threads()
     with threadpool_limits(1):

@@ -1,4 +1,5 @@
-"""Facts about this machine and the installed packages, without importing them: fast, and works on a broken install.
+"""Facts about this machine and the installed packages, without importing them: fast, and works on a broken
+install.
 
 `nearfar.system.hardware` asks torch itself.
 """
@@ -26,7 +27,8 @@ DISTRIBUTIONS = {
 }
 CORE = ("torch", "numpy", "scipy", "sklearn", "jaxtyping", "safetensors", "yaml", "threadpoolctl")
 
-# OpenMP threads sleep while they wait. Spinning, the default, makes a step tens of times slower as soon as another
+# OpenMP threads sleep while they wait. Spinning, the default, makes a step tens of times slower as soon as
+# another
 # process uses a core (benchmarks/disturbed.py).
 PASSIVE_WAIT = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 
@@ -133,7 +135,8 @@ _CGROUP_FILES = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("mem
 
 
 def _cgroup_memory(root: Path) -> list[int]:
-    """Returns the bytes left in this process's control group and in each group above it, of versions 1 and 2."""
+    """Returns the bytes left in this process's control group and in each group above it, of versions 1 and
+    2."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -202,7 +205,8 @@ for _ in range(3):
 
 
 def try_strided_convolution() -> Literal["works", "crashes", "not tried"]:
-    """Whether torch survives the gradient of a strided 1x1 convolution of few channels, channels last, in a process of its own."""
+    """Whether torch survives the gradient of a strided 1x1 convolution of few channels, channels last, in a
+    process of its own."""
     attempt = subprocess.run([sys.executable, "-c", STRIDED_CONVOLUTION], capture_output=True, check=False)
     if attempt.returncode == 0:
         return "works"
@@ -210,7 +214,8 @@ def try_strided_convolution() -> Literal["works", "crashes", "not tried"]:
 
 
 def broken_packages() -> dict[str, str]:
-    """Returns installed packages that fail to import, with the reason. Each import runs in a child process."""
+    """Returns installed packages that fail to import, with the reason. Each import runs in a child
+    process."""
     errors = {}
     for module in ("nearfar", *CORE, *EXTRAS):
         name = DISTRIBUTIONS.get(module, module)

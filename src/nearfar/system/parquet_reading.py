@@ -1,13 +1,15 @@
 """Parquet files decoded in bounded batches that are counted, so that a small file cannot fill the memory.
 
-Footers and page headers give the sizes of encoded values. Dictionaries and run lengths expand afterwards: one value of 100 MiB in 400
-rows is a file of 4 kB. So reading stops once the decoded bytes exceed the limit in `nearfar.system.untrusted`.
+Footers and page headers give the sizes of encoded values. Dictionaries and run lengths expand afterwards: one
+value of 100 MiB in 400 rows is a file of 4 kB. So reading stops once the decoded bytes exceed the limit in
+`nearfar.system.untrusted`.
 
     content_batches   encoded pictures and sounds, one row at a time
     read_table        tables; text stays dictionary-encoded until its expanded size is counted
 
-pyarrow aborts the process when Python code accesses the metadata of a damaged column chunk, while reading that chunk raises an error.
-So the footer is used for row groups only, and for nested columns once they were scanned.
+pyarrow aborts the process when Python code accesses the metadata of a damaged column chunk, while reading
+that chunk raises an error. So the footer is used for row groups only, and for nested columns once they were
+scanned.
 """
 
 import os
@@ -92,9 +94,11 @@ def read_table_file(
 def read_table(
     source: Any, path: str, size: int, names: Collection[str] | None = None, cell_bytes: int = CELL_BYTES
 ) -> Any:
-    """The Arrow table of the columns (or leaves) of these names, without dictionary types; all of them without names.
+    """The Arrow table of the columns (or leaves) of these names, without dictionary types; all of them
+    without names.
 
-    `source` is what `pyarrow.parquet.ParquetFile` takes. `cell_bytes` is the least that a cell will take where the table is used.
+    `source` is what `pyarrow.parquet.ParquetFile` takes. `cell_bytes` is the least that a cell will take
+    where the table is used.
     """
     arrow, parquet = need("pyarrow"), need("pyarrow.parquet")
     with parquet.ParquetFile(source) as file:
@@ -120,7 +124,8 @@ def text_labels(column: Any, where: str, name: str) -> np.ndarray:
     longest = longest_text(column)
     if longest > LONGEST_LABEL:
         raise UserError(
-            f"{where}: a value of `{name}` has {longest:,} bytes; expected labels of at most {LONGEST_LABEL:,}."
+            f"{where}: a value of `{name}` has {longest:,} bytes; expected labels of at most "
+            f"{LONGEST_LABEL:,}."
         )
     return np.array(column.to_pylist(), dtype=np.str_)
 

@@ -13,8 +13,8 @@ Output = TypeVar("Output")
 def prefetch(make: Callable[[Item], Output], items: Iterable[Item], workers: int) -> Iterator[Output]:
     """Yields `map(make, items)` in order, computed by `workers` threads, at most workers + 2 items ahead.
 
-    An exception in `make` is raised at its item. Then, or when the consumer closes the iterator, pending items are
-    cancelled and running ones are awaited, so that no thread is left behind.
+    An exception in `make` is raised at its item. Then, or when the consumer closes the iterator, pending
+    items are cancelled and running ones are awaited, so that no thread is left behind.
     """
     if workers == 0:
         yield from map(make, items)

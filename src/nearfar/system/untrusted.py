@@ -1,7 +1,7 @@
 """Reading files from untrusted sources: only regular files, and only up to a size limit.
 
-A pipe without a writer would block for ever. A few kilobytes of zstd or deflate can decompress to more than the memory.
-So the kind and size of a file are checked before it is read or decompressed.
+A pipe without a writer would block for ever. A few kilobytes of zstd or deflate can decompress to more than
+the memory. So the kind and size of a file are checked before it is read or decompressed.
 """
 
 import errno
@@ -19,7 +19,8 @@ from nearfar.errors import UserError
 
 MAX_TEXT_BYTES = 2**26  # settings and results
 MAX_JSON_DEPTH = 32
-# above UNCHECKED_BYTES, the decompressed size may be at most MAX_RATIO times the compressed one: images, sound and
+# above UNCHECKED_BYTES, the decompressed size may be at most MAX_RATIO times the compressed one: images,
+# sound and
 # numbers never exceed that, a file of zeros does
 UNCHECKED_BYTES, MAX_RATIO = 2**28, 200
 
@@ -43,7 +44,8 @@ def check_data_file(path: str | os.PathLike[str], spec: str) -> None:
 
 
 def arrow_path(path: str | os.PathLike[str]) -> str:
-    """Returns an absolute path for Arrow, so that it is not parsed as a URL. Raises OSError if it is not UTF-8."""
+    """Returns an absolute path for Arrow, so that it is not parsed as a URL. Raises OSError if it is not
+    UTF-8."""
     try:
         os.fspath(path).encode()
     except UnicodeEncodeError:
@@ -52,7 +54,8 @@ def arrow_path(path: str | os.PathLike[str]) -> str:
 
 
 def column_names(table: Any, spec: str) -> list[str]:
-    """Returns the column names of an Arrow table; raises UserError for duplicates and for names that are not UTF-8."""
+    """Returns the column names of an Arrow table; raises UserError for duplicates and for names that are not
+    UTF-8."""
     try:
         names = list(table.column_names)
     except UnicodeDecodeError:
@@ -64,7 +67,8 @@ def column_names(table: Any, spec: str) -> list[str]:
 
 
 def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_TEXT_BYTES) -> str:
-    """Reads a regular UTF-8 file. Raises OSError if it is larger than `max_bytes`, ValueError if it is not UTF-8."""
+    """Reads a regular UTF-8 file. Raises OSError if it is larger than `max_bytes`, ValueError if it is not
+    UTF-8."""
     size = check_regular(path)
     if size > max_bytes:
         raise OSError(errno.EFBIG, f"{size:,} bytes; at most {max_bytes:,} are allowed", os.fspath(path))
@@ -97,12 +101,14 @@ def check_unpacked(path: str | os.PathLike[str], packed: int, unpacked: int) -> 
     """Raises UserError if a file would decompress to a large multiple of its size."""
     if unpacked > max(UNCHECKED_BYTES, MAX_RATIO * packed):
         raise UserError(
-            f"{os.fspath(path)!r} would decompress from {packed:,} to {unpacked:,} bytes; at most {MAX_RATIO} times the size or {UNCHECKED_BYTES:,} bytes are allowed"
+            f"{os.fspath(path)!r} would decompress from {packed:,} to {unpacked:,} bytes; at most "
+            f"{MAX_RATIO} times the size or {UNCHECKED_BYTES:,} bytes are allowed"
         )
 
 
 def check_npz(path: str | os.PathLike[str]) -> None:
-    """Raises UserError for a zip bomb, by the sizes in its directory. Files that are not zip archives pass."""
+    """Raises UserError for a zip bomb, by the sizes in its directory. Files that are not zip archives
+    pass."""
     check_regular(path)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -114,7 +120,8 @@ def check_npz(path: str | os.PathLike[str]) -> None:
 
 
 def npz_arrays(path: Path, keys: Collection[str]) -> tuple[dict[str, Any], list[str]]:
-    """Returns the arrays of an .npz file named in `keys`, and the names of all its arrays. Pickles are refused."""
+    """Returns the arrays of an .npz file named in `keys`, and the names of all its arrays. Pickles are
+    refused."""
     import numpy as np
 
     try:

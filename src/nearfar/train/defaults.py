@@ -1,4 +1,5 @@
-"""Network and epochs by the machine, where the user names none: resnet18 for 100 epochs is for GPUs, and would take a CPU days."""
+"""Network and epochs by the machine, where the user names none: resnet18 for 100 epochs is for GPUs, and
+would take a CPU days."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +25,8 @@ def resolve_here(
     modality: Modality | None = None,
     objects: Objects = NONE,
 ) -> tuple[Settings, str | None]:
-    """The settings as `resolve` returns them, with defaults for this machine, and a note about those defaults."""
+    """The settings as `resolve` returns them, with defaults for this machine, and a note about those
+    defaults."""
     # encoders, or a method, that the caller made have their network
     fixed = {"backbone": None} if {"backbone", "encoders", "method"} & set(objects) else {}
     expected = modality_of_recipe(recipe)
@@ -38,7 +40,8 @@ def resolve_here(
 def machine_defaults(
     recipe: str, network: str, out: Path | None, *layers: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str | None]:
-    """Defaults for a CPU; a run that was started keeps what was chosen for it, on whatever machine it resumes."""
+    """Defaults for a CPU; a run that was started keeps what was chosen for it, on whatever machine it
+    resumes."""
     defaults = {"backbone": network, "epochs": EPOCHS_ON_CPU}
     unset = [key for key in defaults if not any(key in layer for layer in layers)]
     if out is not None and (folder := RunFolder(out)).config.is_file():

@@ -75,7 +75,8 @@ class Display:
             self._history.popleft()
 
     def _time_left(self) -> str:
-        """From the speed of the last minute. The first step, which compiles and fills caches, is not included."""
+        """From the speed of the last minute. The first step, which compiles and fills caches, is not
+        included."""
         (start, first_step), (end, step) = self._history[0], self._history[-1]
         if step == self._steps:
             return "0 s left"

@@ -41,10 +41,11 @@ def distill(
 
         run = nf.distill("runs/large", "photos/", out="runs/small", objective="crd+kd", backbone="resnet20")
 
-    `teacher` is a run (a path or a `Run`), a network's name with a weights file ("resnet50:weights.pth"), a `nf.Teacher`, or a
-    module from a batch of images to features. `objective` is kd, crd, infonce, ml-cpc, cosine, relational or a sum of them. The
-    default is crd+kd, or crd for a teacher without a classifier. Data need no labels; if they have some, cross-entropy is part of
-    the loss (`prior={"labels": 0}` leaves it out). Everything else is as in `pretrain`.
+    `teacher` is a run (a path or a `Run`), a network's name with a weights file ("resnet50:weights.pth"), a
+    `nf.Teacher`, or a module from a batch of images to features. `objective` is kd, crd, infonce, ml-cpc,
+    cosine, relational or a sum of them. The default is crd+kd, or crd for a teacher without a classifier.
+    Data need no labels; if they have some, cross-entropy is part of the loss (`prior={"labels": 0}` leaves it
+    out). Everything else is as in `pretrain`.
     """
     out, all_settings = as_path("out", out), {**(config or {}), **settings}
     columns = Columns(all_settings.get("image_column"), all_settings.get("label_column"))
@@ -82,7 +83,8 @@ def student_of(
     modality: Modality | None = None,
     objects: Objects | None = None,
 ) -> tuple[Settings, Objects, str | None]:
-    """The settings of a student of this teacher, its Python objects, and a note about defaults for this machine."""
+    """The settings of a student of this teacher, its Python objects, and a note about defaults for this
+    machine."""
     for layer in layers:
         if "recipe" in layer:
             raise UserError("recipe is not a setting of distillation; choose with objective=")
@@ -91,7 +93,8 @@ def student_of(
     loaded = load_teacher(teacher)
     if modality is not None and loaded.modality is not None and modality is not loaded.modality:
         raise UserError(
-            f"the teacher {loaded.name} is made for {loaded.modality.plural}, but {data} holds {modality.plural}"
+            f"the teacher {loaded.name} is made for {loaded.modality.plural}, but {data} holds "
+            f"{modality.plural}"
         )
     width, classes = _teacher_widths(loaded, layers)
     if objective is None:
@@ -99,12 +102,15 @@ def student_of(
     terms = terms_of(objective)
     if "kd" in terms and not classes:
         raise UserError(
-            f"objective was {objective}, but the teacher {loaded.name} has no classifier, and kd needs class scores; use a run of nearfar "
-            "train or a weights file with a classifier, or distil features: objective=crd, infonce, ml-cpc, cosine or relational"
+            f"objective was {objective}, but the teacher {loaded.name} has no classifier, and kd needs class "
+            "scores; use a run of nearfar "
+            "train or a weights file with a classifier, or distil features: objective=crd, infonce, ml-cpc, "
+            "cosine or relational"
         )
     if not {*terms} & {*CONTRASTS} and any("temperature" in layer for layer in layers):
         raise UserError(
-            f"temperature is that of a contrast, and objective={objective} has none; for kd set prior.temperature"
+            f"temperature is that of a contrast, and objective={objective} has none; for kd set "
+            "prior.temperature"
         )
     identity = {"teacher": loaded.name, "digest": loaded.digest, "width": width}
     encoders = {"encoders": {**identity, "classes": classes if "kd" in terms else 0}}
@@ -131,6 +137,7 @@ def _teacher_widths(teacher: Teacher, layers: tuple[Mapping[str, Any], ...]) -> 
         except UserError as problem:
             first_problem = first_problem or problem
     raise UserError(
-        f"the teacher {teacher.name.removeprefix(PYTHON_PREFIX)} failed on images of {side} pixels: {first_problem}; set the size with "
+        f"the teacher {teacher.name.removeprefix(PYTHON_PREFIX)} failed on images of {side} pixels: "
+        f"{first_problem}; set the size with "
         "nf.Teacher(module, size=…)"
     )

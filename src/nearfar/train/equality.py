@@ -1,7 +1,8 @@
 """Compares several processes with one: the same steps by both, in float64.
 
-In float64 only rounding differs, by about 1e-15 of the values. A gradient that is dropped, scaled by the number of ranks, or taken
-from another rank's rows makes a difference of order one. `nearfar doctor --ranks N` prints the differences for each recipe.
+In float64 only rounding differs, by about 1e-15 of the values. A gradient that is dropped, scaled by the
+number of ranks, or taken from another rank's rows makes a difference of order one. `nearfar doctor --ranks N`
+prints the differences for each recipe.
 """
 
 import json
@@ -93,8 +94,9 @@ def compare(
     repeat: bool = False,
     verbose: bool = False,
 ) -> dict[str, dict[str, float]]:
-    """For each case the differences of loss, gradient and weights between one process and `world` processes, which are started on
-    this machine. `repeat` adds the largest difference between two runs of the `world` processes; `verbose` prints each row."""
+    """For each case the differences of loss, gradient and weights between one process and `world` processes,
+    which are started on this machine. `repeat` adds the largest difference between two runs of the `world`
+    processes; `verbose` prints each row."""
     with tempfile.TemporaryDirectory() as folder:
         batch_size = batch_size or world * PER_RANK
         make_data(Path(folder), max(INSTANCES, 2 * batch_size))
@@ -103,8 +105,8 @@ def compare(
 
 
 def start(count: int, function: Callable[..., None], *arguments: Any) -> None:
-    """Calls `function(rank, *arguments)` in `count` new processes and waits for all. A fork server, where there is one, imports for all
-    of them once."""
+    """Calls `function(rank, *arguments)` in `count` new processes and waits for all. A fork server, where
+    there is one, imports for all of them once."""
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     if method == "forkserver":
         multiprocessing.set_forkserver_preload(

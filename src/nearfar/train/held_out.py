@@ -1,7 +1,9 @@
-"""The held-out estimate of a run: the information that two views share, on instances that were not trained on.
+"""The held-out estimate of a run: the information that two views share, on instances that were not trained
+on.
 
-It proves something only if nothing was fitted to these instances. A checkpoint stores whether that is so (`unseen` in its facts): it
-is not so if the run continued with another split, or started with weights of a run that was trained on them.
+It proves something only if nothing was fitted to these instances. A checkpoint stores whether that is so
+(`unseen` in its facts): it is not so if the run continued with another split, or started with weights of a
+run that was trained on them.
 """
 
 import hashlib
@@ -57,8 +59,8 @@ def is_holdout_clean(
 
 
 def _is_clean_for(init: str, description: Description, everything: DataSet) -> bool | None:
-    """Whether another run, whose weights are used, was not trained on the held-out instances: True if it held out the same ones, False if
-    it trained on another part of the same data, None for other data."""
+    """Whether another run, whose weights are used, was not trained on the held-out instances: True if it held
+    out the same ones, False if it trained on another part of the same data, None for other data."""
     try:
         run = Run.open(init)
         facts = run.facts
@@ -74,7 +76,8 @@ def _is_clean_for(init: str, description: Description, everything: DataSet) -> b
 def make_estimate(
     session: Session, held_out: DataSet | None, clean: bool | None, objects: Objects = NONE
 ) -> HeldOutEstimate | None:
-    """The estimate of the information that two views of held-out instances share; None without held-out instances."""
+    """The estimate of the information that two views of held-out instances share; None without held-out
+    instances."""
     if held_out is None:
         return None
     settings, data = session.settings, held_out
@@ -115,7 +118,8 @@ def _views_mix_instances(data: DataSet, settings: Settings, view: Viewing) -> bo
 
 
 def dependence(held_out: DataSet, session: Session) -> str:
-    """Why the held-out instances are not independent draws, in a clause; empty if nothing is known against it."""
+    """Why the held-out instances are not independent draws, in a clause; empty if nothing is known against
+    it."""
     data = session.data
     if held_out.cut_from is not None and data.cut_from is not None:
         shared = np.isin(held_out.cut_from, data.cut_from)

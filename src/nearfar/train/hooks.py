@@ -25,23 +25,26 @@ if TYPE_CHECKING:
 
 
 class Hook:
-    """Base class. Override what you need. Every rank calls its own hooks, in the order in which they were given.
+    """Base class. Override what you need. Every rank calls its own hooks, in the order in which they were
+    given.
 
-    The state is saved in every checkpoint and restored before `on_start` of a resumed run. Hooks are matched by class name.
+    The state is saved in every checkpoint and restored before `on_start` of a resumed run. Hooks are matched
+    by class name.
     """
 
     def on_start(self, session: "Session") -> None:
         """Called before the first step of a new run (`session.step` is 0) or of a resumed one."""
 
     def on_step(self, session: "Session", outcome: "StepOutcome") -> None:
-        """Called after every step. `outcome` has `loss`, `grad_norm`, `nats`, `ceiling` and the method's own `computed`."""
+        """Called after every step. `outcome` has `loss`, `grad_norm`, `nats`, `ceiling` and the method's own
+        `computed`."""
 
     def on_epoch(self, session: "Session") -> None:
         """Called after `on_step` of the last step of every epoch."""
 
     def on_end(self, session: "Session") -> None:
-        """Called when the run is over: after its last step or after `session.stop`, once the last checkpoint is written. Not called
-        when a signal or the time limit interrupts a run that will be resumed."""
+        """Called when the run is over: after its last step or after `session.stop`, once the last checkpoint
+        is written. Not called when a signal or the time limit interrupts a run that will be resumed."""
 
     def state(self) -> Mapping[str, Any]:
         """What `restore` needs: JSON values and tensors, nested in dicts and lists."""
@@ -56,10 +59,12 @@ SCHEDULE_SCORE = "knn_top1"  # the score that schedules follow
 
 
 class AdaptiveSchedules(Hook):
-    """Counts the moves of adaptive schedules, which follow the validation score of each probe or the loss of each step (Wu et al. 2021,
-    App. E). `moves` maps each schedule, as it is written in settings, to its number of moves.
+    """Counts the moves of adaptive schedules, which follow the validation score of each probe or the loss of
+    each step (Wu et al. 2021, App. E). `moves` maps each schedule, as it is written in settings, to its
+    number of moves.
 
-    The first value of a kind is only compared with. A value that is not finite counts as worse and is not remembered.
+    The first value of a kind is only compared with. A value that is not finite counts as worse and is not
+    remembered.
     """
 
     def __init__(self, schedules: Iterable[object], steps_per_epoch: int = 1) -> None:
@@ -93,7 +98,8 @@ class AdaptiveSchedules(Hook):
             self._observe_epoch(loss)
 
     def _observe_epoch(self, loss: float) -> None:
-        """Sums losses over an epoch. Its mean is then the lowest so far, or one more epoch without improvement."""
+        """Sums losses over an epoch. Its mean is then the lowest so far, or one more epoch without
+        improvement."""
         memory = self._previous
         finite = math.isfinite(loss)
         for name, value in (("sum", loss if finite else 0.0), ("count", float(finite)), ("steps", 1.0)):
@@ -192,7 +198,8 @@ def never_refreshed(session: "Session") -> str | None:
     values = ((key, settings.selection.get(key)) for key in ("after", "every"))
     listed = ", ".join(f"selection.{key}={value}" for key, value in values if value is not None)
     return (
-        f"The selection never computes its clusters in so short a run (epochs={settings.epochs}, {listed}), so every candidate counts; "
+        f"The selection never computes its clusters in so short a run (epochs={settings.epochs}, {listed}), "
+        "so every candidate counts; "
         "train longer, or refresh them earlier."
     )
 
@@ -202,7 +209,8 @@ HeldOutEstimate = Callable[[Method, Progress], HeldOutNats | None]
 
 
 class PeriodicEvaluation(Hook):
-    """Evaluates on data that is not trained on, every `probe_every` epochs, and before the first and after the last step.
+    """Evaluates on data that is not trained on, every `probe_every` epochs, and before the first and after
+    the last step.
 
     Rank 0 computes the held-out estimate while the others wait. The probe embeds a share on every rank.
     """
@@ -284,20 +292,23 @@ class ProbePace:
         self.seconds, self.count, self.warned = 0.0, 0, False
 
     def observe(self, seconds: float, elapsed: float) -> str | None:
-        """The warning, if one is due after a probe of `seconds`, with `elapsed` seconds since the run was started or resumed."""
+        """The warning, if one is due after a probe of `seconds`, with `elapsed` seconds since the run was
+        started or resumed."""
         self.seconds, self.count = self.seconds + seconds, self.count + 1
         slow = self.seconds > self.MIN_SECONDS and self.seconds > self.MAX_SHARE * elapsed
         if self.warned or self.count < self.MIN_PROBES or not slow:
             return None
         self.warned = True
         return (
-            f"probes take {self.seconds / self.count:.0f} s each, {100 * self.seconds / elapsed:.0f} % of the time; probe_every is in "
+            f"probes take {self.seconds / self.count:.0f} s each, {100 * self.seconds / elapsed:.0f} % of "
+            "the time; probe_every is in "
             "epochs: raise it, or set probe_every=0 for none"
         )
 
 
 class DataCheck(Hook):
-    """Stops all ranks together if the files that could not be used are too many. `check` is called by every rank."""
+    """Stops all ranks together if the files that could not be used are too many. `check` is called by every
+    rank."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check

@@ -1,8 +1,9 @@
 """The setting `init`: a run starts from the weights of another run, or of a torchvision or timm file.
 
-A run of the same shape provides all its networks, with heads and momentum copies. Any other run provides its backbone, and the first
-layers of its head if `encoders.cut` keeps them. A file provides the backbone: it must have every weight and buffer, under its name
-or behind a prefix of a wrapper. Other tensors of the file (a classifier) are ignored.
+A run of the same shape provides all its networks, with heads and momentum copies. Any other run provides its
+backbone, and the first layers of its head if `encoders.cut` keeps them. A file provides the backbone: it must
+have every weight and buffer, under its name or behind a prefix of a wrapper. Other tensors of the file (a
+classifier) are ignored.
 """
 
 from collections.abc import Mapping
@@ -18,7 +19,8 @@ from nearfar.run.weights import read_weights, renamed, shapes_of
 
 
 def start_from(method: Method, init: str, cut: int = 0) -> str:
-    """Puts the weights that `init` names into `method`, and says which. `cut`: the network keeps so many layers of the run's head."""
+    """Puts the weights that `init` names into `method`, and says which. `cut`: the network keeps so many
+    layers of the run's head."""
     path = Path(init)
     if not path.exists():
         raise UserError(f"init was {init}, which was not found; name a run folder or a weights file")
@@ -51,7 +53,8 @@ def _into_head(method: Method, weights: Mapping[str, Tensor], init: str, cut: in
         stored = list(weights[name].shape) if name in weights else "missing"
         if stored != list(tensor.shape):
             raise UserError(
-                f"encoders.cut was {cut} with init={init}, where head.{name} is {stored} and here {list(tensor.shape)}; set encoders.head, "
+                f"encoders.cut was {cut} with init={init}, where head.{name} is {stored} and here "
+                f"{list(tensor.shape)}; set encoders.head, "
                 "encoders.hidden and encoders.layers as that run did"
             )
     head.load_state_dict(

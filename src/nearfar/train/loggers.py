@@ -1,7 +1,8 @@
-"""Where the metrics of a run go. metrics.jsonl is always written; `logger=tensorboard,wandb,mlflow,trackio` adds others.
+"""Where the metrics of a run go. metrics.jsonl is always written; `logger=tensorboard,wandb,mlflow,trackio`
+adds others.
 
-A row is a flat dict: `kind` ("train", "probe", "held-out", "event", or what a hook sets), `step`, `epoch` and its values. A new logger is
-one class; `nf.pretrain(..., loggers=[MyLogger()])` adds it to a run.
+A row is a flat dict: `kind` ("train", "probe", "held-out", "event", or what a hook sets), `step`, `epoch` and
+its values. A new logger is one class; `nf.pretrain(..., loggers=[MyLogger()])` adds it to a run.
 """
 
 import io
@@ -43,7 +44,8 @@ def scalars(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 class JsonLines(Logger):
-    """Appends rows to metrics.jsonl. Rows after `step`, which a resumed run computes again, are removed first."""
+    """Appends rows to metrics.jsonl. Rows after `step`, which a resumed run computes again, are removed
+    first."""
 
     def __init__(self, folder: RunFolder, step: int) -> None:
         self._path = folder.metrics
@@ -56,7 +58,8 @@ class JsonLines(Logger):
             self._file.flush()
         except OSError as problem:
             raise UserError(
-                f"{self._path} cannot be written ({problem.strerror}); free some space, then run the same command again"
+                f"{self._path} cannot be written ({problem.strerror}); free some space, then run the same "
+                "command again"
             ) from None
 
     def flush(self) -> None:
@@ -68,7 +71,8 @@ class JsonLines(Logger):
 
 
 class TensorBoard(Logger):
-    """Writes event files to tb/. If they cannot be written, the run continues without: metrics.jsonl has the same rows."""
+    """Writes event files to tb/. If they cannot be written, the run continues without: metrics.jsonl has the
+    same rows."""
 
     def __init__(self, folder: RunFolder, settings: Settings, step: int) -> None:
         need("tensorboard")
@@ -132,7 +136,8 @@ class WeightsAndBiases(Logger):
 
 
 class MLflow(Logger):
-    """MLflow. Without MLFLOW_TRACKING_URI the store is mlflow.db in the run folder. Usage statistics are switched off."""
+    """MLflow. Without MLFLOW_TRACKING_URI the store is mlflow.db in the run folder. Usage statistics are
+    switched off."""
 
     def __init__(self, folder: RunFolder, settings: Settings, step: int) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -171,7 +176,8 @@ class MLflow(Logger):
 
 
 class Trackio(Logger):
-    """trackio, which stores locally in TRACKIO_DIR. What it prints is dropped: standard output is for results."""
+    """trackio, which stores locally in TRACKIO_DIR. What it prints is dropped: standard output is for
+    results."""
 
     def __init__(self, folder: RunFolder, settings: Settings, step: int) -> None:
         self._trackio = need("trackio")
@@ -204,7 +210,8 @@ LOGGERS: dict[str, Callable[[RunFolder, Settings, int], Logger]] = {
 
 
 def logger_names(setting: str) -> tuple[str, ...]:
-    """The loggers of the setting `logger`: "auto" is TensorBoard if it is installed, "none" is metrics.jsonl only."""
+    """The loggers of the setting `logger`: "auto" is TensorBoard if it is installed, "none" is metrics.jsonl
+    only."""
     if setting == "auto":
         return ("tensorboard",) if find_spec("tensorboard") else ()
     return tuple(name.strip() for name in setting.split(",")) if setting != "none" else ()
@@ -213,7 +220,8 @@ def logger_names(setting: str) -> tuple[str, ...]:
 def open_loggers(
     folder: RunFolder, settings: Settings, step: int, custom: Sequence[Logger] = ()
 ) -> list[Logger]:
-    """The loggers of a run that continues after `step` (-1: a new run): metrics.jsonl, those of the setting, and the user's."""
+    """The loggers of a run that continues after `step` (-1: a new run): metrics.jsonl, those of the setting,
+    and the user's."""
     opened: list[Logger] = [JsonLines(folder, step)]
     try:
         for name in logger_names(settings.logger):

@@ -21,7 +21,8 @@ from nearfar.errors import UserError
 from nearfar.system.machine import memory_available, memory_held
 from nearfar.train.session import Session
 
-# multiple of the saved activations: their gradients, workspace of convolutions, fragmentation (measured: docs/scale.md)
+# multiple of the saved activations: their gradients, workspace of convolutions, fragmentation (measured:
+# docs/scale.md)
 WORKSPACE = 2.4
 LOADED = 220 * 2**20  # bytes that torch and its kernels load during the first steps
 FEWER_INSTANCES, PROBED_INSTANCES = 2, 4  # the growth between the two is what an instance needs
@@ -32,13 +33,14 @@ FREE_SHARE = 0.8  # of the free memory that a run may take if `memory` is not se
 
 
 def choose_chunk(session: Session, sample: Batch, stored: int | None = None) -> tuple[int | None, str | None]:
-    """How many instances are encoded at a time (None: all), and a note if this was not set by the user. Measured on `sample`. A resumed
-    run keeps the size that was chosen for it (`stored`)."""
+    """How many instances are encoded at a time (None: all), and a note if this was not set by the user.
+    Measured on `sample`. A resumed run keeps the size that was chosen for it (`stored`)."""
     settings, strategy = session.settings, session.strategy
     count = settings.batch_size // strategy.world
     if settings.memory is not None and settings.encode_chunk is not None:
         raise UserError(
-            f"memory was {in_units(settings.memory)} with encode_chunk={settings.encode_chunk}; set one of them: memory chooses encode_chunk"
+            f"memory was {in_units(settings.memory)} with encode_chunk={settings.encode_chunk}; set one of "
+            "them: memory chooses encode_chunk"
         )
     if settings.encode_chunk is not None or stored is not None:
         return _check_batch_norm(session, settings.encode_chunk or stored, count), None
@@ -57,7 +59,8 @@ def choose_chunk(session: Session, sample: Batch, stored: int | None = None) -> 
         return None, None
     if chunk < 1:
         raise UserError(
-            f"memory was {in_units(settings.memory or 0)}; without encoding anything the run needs {in_units((settings.memory or 0) - budget)}, "
+            f"memory was {in_units(settings.memory or 0)}; without encoding anything the run needs "
+            f"{in_units((settings.memory or 0) - budget)}, "
             f"and an instance {in_units(size)} more; raise memory, or lower batch_size or workers"
         )
     return _check_batch_norm(session, chunk, count), _chunk_note(session, chunk, count, size * count, budget)
@@ -69,7 +72,8 @@ def _check_batch_norm(session: Session, chunk: int | None, count: int) -> int | 
         return chunk
     if count // ceil(count / chunk) < 2 <= count:
         raise UserError(
-            f"encode_chunk was {chunk} for {count} instances, so one would be encoded alone, but batch norm needs several; raise "
+            f"encode_chunk was {chunk} for {count} instances, so one would be encoded alone, but batch norm "
+            "needs several; raise "
             "encode_chunk or memory"
         )
     return chunk
@@ -78,7 +82,8 @@ def _check_batch_norm(session: Session, chunk: int | None, count: int) -> int | 
 def _chunk_note(session: Session, chunk: int, count: int, needed: int, budget: int) -> str:
     source = "left of memory" if session.settings.memory is not None else "free"
     note = (
-        f"encode_chunk={chunk}: {chunk} of the {count} instances of a batch are encoded at a time, and again for the gradient; all would "
+        f"encode_chunk={chunk}: {chunk} of the {count} instances of a batch are encoded at a time, and again "
+        "for the gradient; all would "
         f"take about {in_units(needed)} ({in_units(budget)} {source})"
     )
     if uses_batch_statistics(session.method.encoders):
@@ -87,7 +92,8 @@ def _chunk_note(session: Session, chunk: int, count: int, needed: int, budget: i
 
 
 def _budget(session: Session, pixels: int) -> int | None:
-    """Bytes that encoding may take; None if unknown. Prefetched batches and the optimiser's state are subtracted."""
+    """Bytes that encoding may take; None if unknown. Prefetched batches and the optimiser's state are
+    subtracted."""
     settings = session.settings
     reserved = TRAINING_COPIES * _trainable_bytes(session) + (settings.workers + 3) * pixels
     if settings.memory is None:
@@ -107,7 +113,8 @@ def memory_used(device: torch.device) -> int:
 
 
 def bytes_per_instance(session: Session, sample: Batch) -> int:
-    """Bytes that autograd stores for each instance. Changes nothing: forward is pure, and generators are restored."""
+    """Bytes that autograd stores for each instance. Changes nothing: forward is pure, and generators are
+    restored."""
     method, mode, encoding = session.method, session.method.training, session.method.encoding
 
     def stored_bytes(count: int) -> int:
@@ -152,13 +159,15 @@ class Needs:
     def sentence(self, keep: int) -> str:
         available = "" if self.memory_free is None else f" ({in_units(self.memory_free)} available)"
         return (
-            f"estimated memory {in_units(self.memory)}{available}; up to {keep + 1} checkpoints of {in_units(self.checkpoint)} "
+            f"estimated memory {in_units(self.memory)}{available}; up to {keep + 1} checkpoints of "
+            f"{in_units(self.checkpoint)} "
             f"({in_units(self.disk_free)} free on disk)"
         )
 
 
 def estimate_needs(session: Session, sample: Batch, folder: Path) -> Needs:
-    """Memory in use, the optimiser's state, gradients, prefetched batches and what a backward pass stores; disk for checkpoints."""
+    """Memory in use, the optimiser's state, gradients, prefetched batches and what a backward pass stores;
+    disk for checkpoints."""
     settings = session.settings
     count = settings.batch_size // session.strategy.world
     pixels = size_of(tree_leaves(sample.views)) * count // max(1, len(sample.index))
@@ -183,7 +192,8 @@ def check_disk(session: Session, folder: Path) -> None:
     needed, available = size_of(list(session.method.state_dict().values())), disk_free(folder)
     if available < needed:
         raise UserError(
-            f"--out {folder}: a checkpoint takes at least {in_units(needed)}, but only {in_units(available)} are free on its disk; free some space, "
+            f"--out {folder}: a checkpoint takes at least {in_units(needed)}, but only {in_units(available)} "
+            "are free on its disk; free some space, "
             "or choose another --out"
         )
 

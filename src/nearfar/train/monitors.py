@@ -1,8 +1,9 @@
-"""Hooks that watch for silent failures: collapsed embeddings, losses that are not finite, gradients that are zero.
+"""Hooks that watch for silent failures: collapsed embeddings, losses that are not finite, gradients that are
+zero.
 
-`embedding_spread` measures, `collapse_warning` judges one measurement, `CollapseMonitor` waits until the problem lasts.
-`FiniteMonitor` skips a few steps that are not finite and then stops the run. The state of the monitors is saved, so a resumed run
-warns and stops where an uninterrupted one would.
+`embedding_spread` measures, `collapse_warning` judges one measurement, `CollapseMonitor` waits until the
+problem lasts. `FiniteMonitor` skips a few steps that are not finite and then stops the run. The state of the
+monitors is saved, so a resumed run warns and stops where an uninterrupted one would.
 """
 
 import math
@@ -110,9 +111,10 @@ class _Episode:
 class CollapseMonitor(Hook):
     """Warns once after `patience` bad readings in a row, and again only after a good one.
 
-    An untrained encoder with ReLUs maps everything to nearly the same direction, so readings in the first `warm_up` share of the
-    run do not count. BYOL passes a mean cosine of 0.97 in its first fifty steps and recovers, so a problem must last. A run too
-    short for `patience` gets the warning at its end after `few` bad readings.
+    An untrained encoder with ReLUs maps everything to nearly the same direction, so readings in the first
+    `warm_up` share of the run do not count. BYOL passes a mean cosine of 0.97 in its first fifty steps and
+    recovers, so a problem must last. A run too short for `patience` gets the warning at its end after `few`
+    bad readings.
     """
 
     def __init__(self, patience: int = 10, warm_up: float = 0.05, few: int = 5) -> None:
@@ -158,7 +160,8 @@ class CollapseMonitor(Hook):
 
 
 class GradientMonitor(Hook):
-    """Warns once if the gradient was exactly zero in the first `patience` steps: then the objective moved no weight."""
+    """Warns once if the gradient was exactly zero in the first `patience` steps: then the objective moved no
+    weight."""
 
     def __init__(self, patience: int = 5) -> None:
         self.patience = patience
@@ -178,8 +181,10 @@ class GradientMonitor(Hook):
         if self._zero_steps != self.patience:
             return None
         return (
-            f"The gradient was exactly zero in each of the first {self.patience} steps, so nothing is learned: the objective does not "
-            "depend on the weights. Check encoders.dim, the bound's margin or clip, the temperature and the selection."
+            f"The gradient was exactly zero in each of the first {self.patience} steps, so nothing is "
+            "learned: the objective does not "
+            "depend on the weights. Check encoders.dim, the bound's margin or clip, the temperature and the "
+            "selection."
         )
 
     def state(self) -> dict[str, Any]:
@@ -203,7 +208,8 @@ class FiniteMonitor(Hook):
         self._last = (0.0, 0.0)  # loss and gradient norm of the last step
 
     def accept(self, loss: float, grad_norm: float, step: int) -> bool:
-        """Whether to take a step with this loss and gradient. Raises `Diverged` after too many skipped steps."""
+        """Whether to take a step with this loss and gradient. Raises `Diverged` after too many skipped
+        steps."""
         self._last = (loss, grad_norm)
         if math.isfinite(loss) and math.isfinite(grad_norm):
             self._skipped = 0
@@ -212,7 +218,8 @@ class FiniteMonitor(Hook):
         self._skipped += 1
         if self._skipped > self.allowed:
             raise Diverged(
-                f"Training diverged at step {step}: {self._numbers()}, not finite for {self._skipped} steps in a row; {self._advice()}"
+                f"Training diverged at step {step}: {self._numbers()}, not finite for {self._skipped} steps "
+                f"in a row; {self._advice()}"
             )
         return False
 
@@ -220,10 +227,12 @@ class FiniteMonitor(Hook):
         """The error of a run whose last state cannot be saved."""
         if self.steady:
             return Diverged(
-                f"Training diverged at its last step, {steps}: no loss is finite with the resulting weights; {self._advice()}"
+                f"Training diverged at its last step, {steps}: no loss is finite with the resulting weights; "
+                f"{self._advice()}"
             )
         return Diverged(
-            f"Training ended without finite steps: the last {self._skipped} of {steps} changed nothing, because {self._numbers()}; "
+            f"Training ended without finite steps: the last {self._skipped} of {steps} changed nothing, "
+            f"because {self._numbers()}; "
             f"{self._advice()}"
         )
 

@@ -65,19 +65,21 @@ def pretrain(
 ) -> Run:
     """Trains a method on `data` into the folder `out` and returns the run; called again, it resumes.
 
-    `method` is the name of a recipe or a `Method`. `data` is a path or a name, an array (with `labels`, if there are any), a torch
-    `Dataset` of images or (image, label), or a set opened before (see `open_data`). Settings are keyword arguments; dotted ones
-    are passed as a mapping: `negatives={"size": 8192}`.
+    `method` is the name of a recipe or a `Method`. `data` is a path or a name, an array (with `labels`, if
+    there are any), a torch `Dataset` of images or (image, label), or a set opened before (see `open_data`).
+    Settings are keyword arguments; dotted ones are passed as a mapping: `negatives={"size": 8192}`.
 
-    Objects are welcome for names: `backbone=` a module from a batch of images to (n, d), `bound=`, `selection=`, `critic=`,
-    `negatives=` and `encoders=` parts, `views=` one `Augment` for each view or any function of (loaded instances, seed, epoch,
-    index). They are copied, so yours stay as they were; the trained ones are in the run. To resume, call it again with the same
-    objects: config.yaml describes them (classes, numbers, shapes of tensors), and others are refused with what differs. Initial
-    weights of your own modules are those that they have.
+    Objects are welcome for names: `backbone=` a module from a batch of images to (n, d), `bound=`,
+    `selection=`, `critic=`, `negatives=` and `encoders=` parts, `views=` one `Augment` for each view or any
+    function of (loaded instances, seed, epoch, index). They are copied, so yours stay as they were; the
+    trained ones are in the run. To resume, call it again with the same objects: config.yaml describes them
+    (classes, numbers, shapes of tensors), and others are refused with what differs. Initial weights of your
+    own modules are those that they have.
 
-    `hooks` are called around steps (`nf.Hook`), `loggers` get every row of metrics (`nf.Logger`), beside those of the setting
-    `logger`. A run that a hook ended with `session.stop` counts as finished; `allow_change=True` continues it. `strategy` replaces
-    the one that is chosen by the launcher and the setting `sharding` (`nf.Strategy`).
+    `hooks` are called around steps (`nf.Hook`), `loggers` get every row of metrics (`nf.Logger`), beside
+    those of the setting `logger`. A run that a hook ended with `session.stop` counts as finished;
+    `allow_change=True` continues it. `strategy` replaces the one that is chosen by the launcher and the
+    setting `sharding` (`nf.Strategy`).
     """
     out, all_settings = as_path("out", out), {**(config or {}), **settings}
     columns = Columns(all_settings.get("image_column"), all_settings.get("label_column"))
@@ -103,12 +105,14 @@ def pretrain(
 def train_supervised(
     data: Any, out: str | Path, *, labels: Any = None, recipe: str | Method = "supervised", **settings: Any
 ) -> Run:
-    """Trains encoder and classifier on the labels of `data`, by cross-entropy: `pretrain` with the recipe "supervised".
+    """Trains encoder and classifier on the labels of `data`, by cross-entropy: `pretrain` with the recipe
+    "supervised".
 
         run = nf.train("photos/", out="runs/labels", init="runs/photos", layer_decay=0.7, labels=0.01)
 
-    `labels` is a number where it is the setting (this share of the labelled data, or so many of each class) and an array where it
-    holds the labels of an array of instances; both: the array here, the number as config={"labels": 0.01}.
+    `labels` is a number where it is the setting (this share of the labelled data, or so many of each class)
+    and an array where it holds the labels of an array of instances; both: the array here, the number as
+    config={"labels": 0.01}.
     """
     if isinstance(labels, (int, float)) and not isinstance(labels, bool):
         settings["config"] = {**(settings.get("config") or {}), "labels": labels}
@@ -130,8 +134,8 @@ def run_pretraining(
     loggers: Sequence[Logger] = (),
     strategy: Strategy | None = None,
 ) -> Run:
-    """Trains with complete settings. `note` is shown to the user. Probes use `validation`, labelled instances that are not trained on,
-    instead of a part of the data."""
+    """Trains with complete settings. `note` is shown to the user. Probes use `validation`, labelled instances
+    that are not trained on, instead of a part of the data."""
     located = data if isinstance(data, Located) else locate(data, columns=columns_in(settings))
     folder = RunFolder(out)
     strategy = join(settings.sharding) if strategy is None else strategy
@@ -165,7 +169,8 @@ def run_pretraining(
             )
         if ended is not None:
             display.say(
-                f"the run ended at step {session.step} of {session.steps}: {ended}; --allow-change continues it"
+                f"the run ended at step {session.step} of {session.steps}: {ended}; --allow-change continues "
+                "it"
             )
         elif session.step < session.steps:
             if session.step:
@@ -180,7 +185,8 @@ def run_pretraining(
 
 
 class Preparation:
-    """A run before its next step: opens the data, builds the session and restores it from a checkpoint, if there is one."""
+    """A run before its next step: opens the data, builds the session and restores it from a checkpoint, if
+    there is one."""
 
     def __init__(
         self,
@@ -289,6 +295,7 @@ def announce(display: Display, session: Session, notes: DataNotes) -> None:
     for line in notes.lines():
         display.say(line)
     display.say(
-        f"{settings.recipe} with {settings.backbone} ({parameters_of(backbone):,} weights), {session.steps} steps of "
+        f"{settings.recipe} with {settings.backbone} ({parameters_of(backbone):,} weights), {session.steps} "
+        "steps of "
         f"{settings.batch_size} {notes.unit}, {dtype} on {session.device}{processes}"
     )

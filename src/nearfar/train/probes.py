@@ -1,6 +1,7 @@
 """Probes: how well the features of a run in training classify, and how good they are without labels.
 
-Features are those of the frozen backbone: no gradient, no statistic and no random draw of the training changes.
+Features are those of the frozen backbone: no gradient, no statistic and no random draw of the training
+changes.
 """
 
 from dataclasses import dataclass
@@ -57,8 +58,9 @@ def probe_sample(session: Session) -> ProbeSample:
 
 
 def make_probe(session: Session, validation: DataSet | None = None) -> Probe | None:
-    """The metrics of the setting `probe`, by name; None if there is nothing to compute. Classes are predicted for a held-out fifth of the
-    sample, or for `validation`, which has the same class numbers and is not trained on."""
+    """The metrics of the setting `probe`, by name; None if there is nothing to compute. Classes are predicted
+    for a held-out fifth of the sample, or for `validation`, which has the same class numbers and is not
+    trained on."""
     settings = session.settings
     names = settings.probes
     if not settings.probe_every:

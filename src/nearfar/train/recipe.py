@@ -16,14 +16,16 @@ INSTANCES, CLASSES = 1024, 10
 def recipe(
     name: str, data: Any = None, *, instances: int = INSTANCES, classes: int = CLASSES, **settings: Any
 ) -> Method:
-    """The method that a recipe names, before its first step: what `pretrain` would train with these settings and objects.
+    """The method that a recipe names, before its first step: what `pretrain` would train with these settings
+    and objects.
 
         method = nf.recipe("moco", data=images, backbone=my_module, negatives={"size": 512})
         outcome = method(nf.Batch((view, other), index), progress)    then outcome.loss.backward(), and after the optimiser's step
         method.advance(outcome, progress)
 
-    `data` are anything `open_data` takes, and say what networks are shown; without them, it is small colour pictures (`image_size` or 32
-    pixels a side) or what else the recipe is written for, `instances` of them in `classes` classes. Initial weights are a function of `seed`.
+    `data` are anything `open_data` takes, and say what networks are shown; without them, it is small colour
+    pictures (`image_size` or 32 pixels a side) or what else the recipe is written for, `instances` of them in
+    `classes` classes. Initial weights are a function of `seed`.
     """
     located = None if data is None else locate(data)
     request = split_objects(name, settings)

@@ -1,4 +1,5 @@
-"""Whether and from where a run continues: the newest valid checkpoint, and what may have changed since it was written."""
+"""Whether and from where a run continues: the newest valid checkpoint, and what may have changed since it was
+written."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,8 +30,8 @@ def find_checkpoint(
 
 
 def starts_over(settings: Settings, folder: RunFolder, allow_change: bool) -> bool:
-    """Whether a folder without a single step holds other settings, which may be replaced. After the first step other settings are
-    refused."""
+    """Whether a folder without a single step holds other settings, which may be replaced. After the first
+    step other settings are refused."""
     changes = settings_changes(settings, folder)
     has_steps = checkpoints.last_named(folder.checkpoints) > 0
     if not changes or not has_steps:
@@ -38,11 +39,13 @@ def starts_over(settings: Settings, folder: RunFolder, allow_change: bool) -> bo
     previous = modality_of_views(folder.stored_settings()["views"])
     if previous is not settings.modality:
         raise UserError(
-            f"{settings.data} holds {settings.modality.plural}, but {folder.path} was trained on {previous.plural}; choose another --out"
+            f"{settings.data} holds {settings.modality.plural}, but {folder.path} was trained on "
+            f"{previous.plural}; choose another --out"
         )
     if not allow_change:
         raise UserError(
-            f"{folder.path} was started with other settings ({changes}); resume with those, choose another --out, or add --allow-change"
+            f"{folder.path} was started with other settings ({changes}); resume with those, choose another "
+            "--out, or add --allow-change"
         )
     return False
 
@@ -69,7 +72,8 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def newest_checkpoint(folder: RunFolder) -> checkpoints.Loaded | None:
-    """The newest valid checkpoint; None before the first one. If all are damaged, the run does not start over."""
+    """The newest valid checkpoint; None before the first one. If all are damaged, the run does not start
+    over."""
     loaded = checkpoints.load_newest(folder.checkpoints)
     paths = sorted(folder.checkpoints.glob("step-*"))
     if loaded is None and paths:
@@ -107,12 +111,13 @@ def describe_data(
     allow_change: bool,
     everything: DataSet | None = None,
 ) -> Description:
-    """Sizes, statistics, vocabulary and classes of the data (classes of `everything`, of which `data` may be a part). A resumed run
-    keeps its own statistics."""
+    """Sizes, statistics, vocabulary and classes of the data (classes of `everything`, of which `data` may be
+    a part). A resumed run keeps its own statistics."""
     if previous is not None and previous.fingerprint != data.fingerprint:
         if not allow_change:
             raise UserError(
-                f"{data.name} changed since the run started (it had {previous.instances} {data.unit}, now {len(data)}); "
+                f"{data.name} changed since the run started (it had {previous.instances} {data.unit}, now "
+                f"{len(data)}); "
                 "restore it, choose another --out, or add --allow-change"
             )
         return previous.of(data)
@@ -128,7 +133,8 @@ def restore_session(session: Session, restored: checkpoints.Loaded, folder: RunF
         session.restore(restored.tensors, restored.facts)
     except (RuntimeError, KeyError, ValueError):
         raise UserError(
-            f"the checkpoint in {folder.checkpoints} does not fit these settings: another network or other negatives; choose another "
+            f"the checkpoint in {folder.checkpoints} does not fit these settings: another network or other "
+            "negatives; choose another "
             "--out"
         ) from None
 
@@ -142,6 +148,7 @@ def check_steps_left(
         changes = changes or "data: others than before"
     if changes and session.step >= session.steps:
         raise UserError(
-            f"{folder.path} was trained for {session.step} steps and these settings ask for {session.steps}: no step is left to train "
+            f"{folder.path} was trained for {session.step} steps and these settings ask for {session.steps}: "
+            "no step is left to train "
             f"with what changed ({changes}); raise epochs, or choose another --out"
         )

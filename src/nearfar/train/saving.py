@@ -1,6 +1,7 @@
 """Checkpoints and stops: what is saved, when, and how a run ends early without losing work.
 
-Checkpoints are written by a background thread: the state is copied at once, and training continues while it is written.
+Checkpoints are written by a background thread: the state is copied at once, and training continues while it
+is written.
 """
 
 import copy
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 
 class Checkpoints(Hook):
-    """Writes a checkpoint every `checkpoint_every` steps, every `checkpoint_minutes` minutes, and when the run ends or is interrupted."""
+    """Writes a checkpoint every `checkpoint_every` steps, every `checkpoint_minutes` minutes, and when the
+    run ends or is interrupted."""
 
     def __init__(self) -> None:
         self._save_pending = False  # a state that was not finite is not written; the next step tries again
@@ -58,7 +60,8 @@ class Checkpoints(Hook):
             raise Stopped(self._sentence(session, session.interrupt))
 
     def _save(self, session: "Session", outcome: StepOutcome) -> bool:
-        """Writes the state if a run can continue from it; otherwise it would replace one from which a run can."""
+        """Writes the state if a run can continue from it; otherwise it would replace one from which a run
+        can."""
         if not is_resumable(session, outcome):
             return False
         self._write(session)
@@ -89,7 +92,8 @@ class Checkpoints(Hook):
 
 
 class CheckpointWriter:
-    """Writes one checkpoint at a time in a background thread. An error in the thread is raised by the next call."""
+    """Writes one checkpoint at a time in a background thread. An error in the thread is raised by the next
+    call."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="nearfar-save")
@@ -134,7 +138,8 @@ def copy_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class Interrupts:
-    """Inside this context SIGTERM, SIGINT, SIGHUP and the time limit are reasons to stop, which are read after each step."""
+    """Inside this context SIGTERM, SIGINT, SIGHUP and the time limit are reasons to stop, which are read
+    after each step."""
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -166,7 +171,8 @@ class Interrupts:
         return None
 
 
-# ------------------------------------------------------------------------------------------------ state of hooks
+# ------------------------------------------------------------------------------------------------ state of
+# hooks
 
 _TENSOR, _FLOAT = "__tensor__", "__float__"  # keys of JSON objects that stand for what JSON cannot hold
 
@@ -183,7 +189,8 @@ def hook_names(hooks: Iterable[Hook]) -> dict[str, Hook]:
 
 
 def pack_states(hooks: Iterable[Hook]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(tensors, JSON) of the states of all hooks. Tensors are stored as bytes, so that they may hold any value."""
+    """(tensors, JSON) of the states of all hooks. Tensors are stored as bytes, so that they may hold any
+    value."""
     tensors: dict[str, Tensor] = {}
 
     def pack(value: Any, path: str) -> Any:
@@ -210,7 +217,8 @@ def pack_states(hooks: Iterable[Hook]) -> tuple[dict[str, Tensor], dict[str, Any
         if value is None or isinstance(value, (str, bool, int, float)):
             return value
         raise UserError(
-            f"the state of hook {path} has a {type(value).__name__}; only JSON values and tensors can be saved"
+            f"the state of hook {path} has a {type(value).__name__}; only JSON values and tensors can be "
+            "saved"
         )
 
     states = {name: pack(hook.state(), f"hooks/{name}") for name, hook in hook_names(hooks).items()}

@@ -2,7 +2,8 @@
 
     for each batch:   take_step → hooks: metrics, monitors, evaluation, yours, checkpoint
 
-Everything a run is at step s follows from the checkpoint of step s and the settings (see `nearfar.train.step`).
+Everything a run is at step s follows from the checkpoint of step s and the settings (see
+`nearfar.train.step`).
 """
 
 import time
@@ -51,10 +52,12 @@ SCHEDULE_SAMPLES = 64  # points of a run at which its schedules are checked toge
 class Session:
     """A method, its data stream and its optimiser at some step of a run.
 
-    `data` is what is trained on, `description` its sizes and statistics. `precision` is that of the encoders' arithmetic; with
-    float64 weights and everything else are float64 too, so that differences show mistakes and not rounding (`train.equality`).
+    `data` is what is trained on, `description` its sizes and statistics. `precision` is that of the encoders'
+    arithmetic; with float64 weights and everything else are float64 too, so that differences show mistakes
+    and not rounding (`train.equality`).
 
-    Hooks use `step`, `steps`, `progress`, `settings`, `method`, `optimizer`, `strategy`, `log`, `say` and `stop`.
+    Hooks use `step`, `steps`, `progress`, `settings`, `method`, `optimizer`, `strategy`, `log`, `say` and
+    `stop`.
     """
 
     def __init__(
@@ -123,12 +126,14 @@ class Session:
         check_teacher(method.encoders, self.description)
         if settings.batch_norm == "shuffled" and not method.encoders.separate_key_network:
             raise UserError(
-                "batch_norm was shuffled, which needs keys with their own network (encoders=momentum, as in moco and byol); "
+                "batch_norm was shuffled, which needs keys with their own network (encoders=momentum, as in "
+                "moco and byol); "
                 "use synchronised, or per-rank"
             )
         if settings.batch_norm == "shuffled" and not settings.modality.views.one_shape:
             raise UserError(
-                f"batch_norm was shuffled, which exchanges views between ranks, but views of {settings.modality.plural} differ in size; "
+                "batch_norm was shuffled, which exchanges views between ranks, but views of "
+                f"{settings.modality.plural} differ in size; "
                 "use synchronised, or per-rank"
             )
         method.encoding = Encoding(self.strategy, settings.batch_norm, settings.encode_chunk)
@@ -162,11 +167,13 @@ class Session:
         return self.step % self.steps_per_epoch == 0
 
     def stop(self, reason: str) -> None:
-        """Ends the run after this step. A checkpoint is written and the run counts as finished; `reason` is stored with it."""
+        """Ends the run after this step. A checkpoint is written and the run counts as finished; `reason` is
+        stored with it."""
         self.stop_reason = reason or "no reason given"
 
     def is_due(self, epochs: float) -> bool:
-        """Whether a multiple of `epochs` epochs ends at this step, or the run does. Never if `epochs` is 0."""
+        """Whether a multiple of `epochs` epochs ends at this step, or the run does. Never if `epochs` is
+        0."""
         if not epochs:
             return False
         period = max(1, round(epochs * self.steps_per_epoch))
@@ -175,7 +182,8 @@ class Session:
     # --------------------------------------------------------------------------------------------- training
 
     def attach(self, folder: RunFolder, display: Display, hooks: Sequence[Hook]) -> None:
-        """Sets where the run is stored and what happens around its steps. `hooks` come after those that every step needs."""
+        """Sets where the run is stored and what happens around its steps. `hooks` come after those that every
+        step needs."""
         self.folder, self.display = folder, display
         self.hooks = [self.adaptive, self.finite, *hooks]
 
@@ -206,14 +214,16 @@ class Session:
                 logger.close()
 
     def notify(self, outcome: StepOutcome) -> None:
-        """Calls every hook in order. The checkpoint hook is the last one, so it stores the state of all others after this step."""
+        """Calls every hook in order. The checkpoint hook is the last one, so it stores the state of all
+        others after this step."""
         for hook in self.hooks:
             hook.on_step(self, outcome)
             if self.ends_epoch:
                 hook.on_epoch(self)
 
     def agree_on_stop(self) -> None:
-        """Lets all ranks stop at the same step and for the same reason: a hook's, a signal, or the time limit."""
+        """Lets all ranks stop at the same step and for the same reason: a hook's, a signal, or the time
+        limit."""
         signal = None if self.stop_reason is not None else self.interrupts.reason()
         request = None
         if self.stop_reason is not None:
@@ -233,7 +243,8 @@ class Session:
         )
 
     def spread(self, outcome: StepOutcome) -> Spread:
-        """How the embeddings of the step's batch are spread, computed once per step. Every rank must call this."""
+        """How the embeddings of the step's batch are spread, computed once per step. Every rank must call
+        this."""
         if self._spread is None or self._spread[0] is not outcome:
             self._spread = (outcome, embedding_spread(self.strategy.all_gather(outcome.anchors)))
         return self._spread[1]
@@ -241,7 +252,8 @@ class Session:
     # ----------------------------------------------------------------------------------------------- output
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Sends a row to every logger, with `kind` ("hook" if not given), `step` and `epoch`. Only rank 0 has loggers."""
+        """Sends a row to every logger, with `kind` ("hook" if not given), `step` and `epoch`. Only rank 0 has
+        loggers."""
         complete = {"kind": "hook", "step": self.step, "epoch": self.progress.epoch, **row}
         for logger in self.loggers:
             logger.log(complete)
@@ -261,7 +273,8 @@ class Session:
         return tensors | {f"optimizer/{name}": tensor for name, tensor in moments.items()}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and facts of a checkpoint. Every rank must call this; rank 0, which writes, gets full tensors."""
+        """Tensors and facts of a checkpoint. Every rank must call this; rank 0, which writes, gets full
+        tensors."""
         tensors = self.strategy.full_state(self.tensors())
         hook_tensors, hook_states = pack_states(self.hooks)
         facts = {
@@ -303,7 +316,8 @@ class Session:
 
     @torch.no_grad()
     def embed_all(self) -> Tensor:
-        """The key network's embedding of every instance in plain view, in order; no network moves. Ranks share the batches."""
+        """The key network's embedding of every instance in plain view, in order; no network moves. Ranks
+        share the batches."""
         settings = self.settings
         share, gather = shared_batches(self.data, settings.batch_size, self.strategy)
         plain_view = settings.modality.views.plain_view(settings.views, self.description, self.device)
@@ -360,8 +374,8 @@ class Clock:
 
 
 def check_custom_views(views: MakeViews, data: DataSet, settings: Settings) -> None:
-    """Applies a user's views to the first instances, twice: the number of views and rows must fit, and all randomness must be a
-    function of (seed, epoch, index)."""
+    """Applies a user's views to the first instances, twice: the number of views and rows must fit, and all
+    randomness must be a function of (seed, epoch, index)."""
     rows = np.arange(min(2, len(data)))
     first, second = (views(data.load(rows), settings.seed, 0, rows) for _ in range(2))
     count = settings.views["count"]
@@ -371,18 +385,21 @@ def check_custom_views(views: MakeViews, data: DataSet, settings: Settings) -> N
     if shapes is None or len(shapes) != count or any(not shape or shape[0] != len(rows) for shape in shapes):
         result = type(first).__name__ if shapes is None else f"{len(shapes)} views of shapes {shapes}"
         raise UserError(
-            f"views returned {result} for {len(rows)} instances; expected {count} tensors with a row for each instance (the attribute "
+            f"views returned {result} for {len(rows)} instances; expected {count} tensors with a row for "
+            "each instance (the attribute "
             "`count` sets the number of views)"
         )
     if not all(torch.equal(x, y) for x, y in zip(first, second, strict=True)):
         raise UserError(
-            "views are not deterministic for the same (seed, epoch, index), so no run could be resumed; draw from these alone "
+            "views are not deterministic for the same (seed, epoch, index), so no run could be resumed; draw "
+            "from these alone "
             "(nearfar.core.randomness.uniforms does)"
         )
 
 
 def check_schedules(session: Session) -> None:
-    """Refuses, before anything is written, negatives that are too few for the batch or for a later value of a schedule.
+    """Refuses, before anything is written, negatives that are too few for the batch or for a later value of a
+    schedule.
 
     Adaptive schedules follow loss or score, so only their ends are checked.
     """
@@ -400,6 +417,8 @@ def check_schedules(session: Session) -> None:
         upper = at(settings.selection.get("upper", 1.0), progress)
         if lower > upper:
             raise UserError(
-                f"selection.lower, {written(settings.selection['lower'])}, is {lower:.3g} at step {progress.step} of {progress.steps}, "
-                f"where selection.upper, {written(settings.selection['upper'])}, is {upper:.3g}; it must never exceed it"
+                f"selection.lower, {written(settings.selection['lower'])}, is {lower:.3g} at step "
+                f"{progress.step} of {progress.steps}, "
+                f"where selection.upper, {written(settings.selection['upper'])}, is {upper:.3g}; it must "
+                "never exceed it"
             )

@@ -1,7 +1,8 @@
 """One training step: forward → backward → average over ranks → clip → optimiser → advance.
 
-torch's generators are seeded for each step from (seed, step), which covers dropout and sampled negatives. Order and augmentation are
-functions of (seed, epoch, index, view). So a resumed run is bit-equal to one that was never stopped.
+torch's generators are seeded for each step from (seed, step), which covers dropout and sampled negatives.
+Order and augmentation are functions of (seed, epoch, index, view). So a resumed run is bit-equal to one that
+was never stopped.
 """
 
 import math
@@ -57,7 +58,8 @@ def seed_step(seed: int, step: int) -> None:
 def take_step(session: "Session", batch: Batch) -> StepOutcome:
     """Trains on one batch. A step that is not finite changes nothing."""
     progress = session.progress
-    # clusters of all instances are a function of the state at this step, so a resumed run computes the same ones
+    # clusters of all instances are a function of the state at this step, so a resumed run computes the same
+    # ones
     session.clock.pause(lambda: session.method.refresh(session.embed_all, progress))
     optimisers.set_lr(session.optimizer, at(session.lr, progress))
     computed, loss, grad_norm = differentiate(session, batch, progress)
@@ -70,8 +72,8 @@ def take_step(session: "Session", batch: Batch) -> StepOutcome:
 
 
 def differentiate(session: "Session", batch: Batch, progress: Progress) -> tuple[Outcome, float, float]:
-    """The outcome of a batch, its loss, and the norm of the gradients, which are in place and clipped. Loss and norm are equal on all
-    ranks, even if their arithmetic differs."""
+    """The outcome of a batch, its loss, and the norm of the gradients, which are in place and clipped. Loss
+    and norm are equal on all ranks, even if their arithmetic differs."""
     method, strategy = session.method, session.strategy
     seed_step(session.settings.seed, progress.step)
     method.train()
@@ -85,8 +87,9 @@ def differentiate(session: "Session", batch: Batch, progress: Progress) -> tuple
 
 
 def is_resumable(session: "Session", outcome: StepOutcome) -> bool:
-    """Whether a run can continue from the current state: the last step was taken, every number is finite, and so are loss and gradient
-    of the same batch with the new weights. A step can explode and leave finite weights that give no finite loss.
+    """Whether a run can continue from the current state: the last step was taken, every number is finite, and
+    so are loss and gradient of the same batch with the new weights. A step can explode and leave finite
+    weights that give no finite loss.
 
     Changes nothing: forward is pure, and generators are seeded at every step.
     """

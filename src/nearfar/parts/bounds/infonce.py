@@ -91,8 +91,8 @@ class Vince(AbstractBound):
 
 @dataclass(frozen=True)
 class Debiased(AbstractBound):
-    """E[ f+ - log( (e^f+ + G) / m ) ], G = max( (sum_k e^f_k - tau N e^f+) / (1 - tau), N e^lowest ), m = 1 + N
-    (Chuang et al. 2020, Eq. 7 and 8).
+    """E[ f+ - log( (e^f+ + G) / m ) ], G = max( (sum_k e^f_k - tau N e^f+) / (1 - tau), N e^lowest ), m = 1 +
+    N (Chuang et al. 2020, Eq. 7 and 8).
 
     `tau` is the share of an anchor's N negatives expected to be of its own class; the positive stands for
     those, which are taken out of the sum. `lowest` is the least score the critic can give, -1/temperature for

@@ -82,7 +82,8 @@ def _too_many_steps(steps: int, samples: int, strides: Strides) -> str | None:
     if steps < frames:
         return None
     return (
-        f"encoders.steps was {steps}, but a window of views.samples={samples} has {frames} frames of {hop} samples; "
+        f"encoders.steps was {steps}, but a window of views.samples={samples} has {frames} frames of {hop} "
+        "samples; "
         "use fewer steps or a longer window"
     )
 

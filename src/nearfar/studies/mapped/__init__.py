@@ -2,9 +2,9 @@
 
 A paper is a text, a line a row:   items | what it is | command | state | reason
 
-Items are as the paper numbers them (`Eq. 13-15`, `Fig. 2`, `Thm 3.1`), several of one kind with commas, ranges with a hyphen. The
-command shows or checks it; `-` is none. A test checks that every number in the papers' texts has a row, that every row is in the paper, and
-that every command exists.
+Items are as the paper numbers them (`Eq. 13-15`, `Fig. 2`, `Thm 3.1`), several of one kind with commas,
+ranges with a hyphen. The command shows or checks it; `-` is none. A test checks that every number in the
+papers' texts has a row, that every row is in the paper, and that every command exists.
 """
 
 from collections.abc import Iterator, Mapping
@@ -110,9 +110,12 @@ def page() -> str:
     lines = [
         "# The five papers, number by number",
         "",
-        "Every numbered equation, theorem, algorithm, table and figure of the papers that nearfar began with: what shows or checks it, and what came out. "
-        "Printed by `nearfar study --papers`; a test holds it against the papers' texts and against the commands there are. "
-        "DATA is CIFAR-10 unless the row says otherwise, [studies.md](studies.md) has the figures and [references.md](references.md) the papers.",
+        "Every numbered equation, theorem, algorithm, table and figure of the papers that nearfar began "
+        "with: what shows or checks it, and what came out. "
+        "Printed by `nearfar study --papers`; a test holds it against the papers' texts and against the "
+        "commands there are. "
+        "DATA is CIFAR-10 unless the row says otherwise, [studies.md](studies.md) has the figures and "
+        "[references.md](references.md) the papers.",
         "",
         "| state | means |",
         "|---|---|",
