@@ -161,7 +161,7 @@ def test_a_stop_amid_steps_that_are_not_finite_saves_nothing_and_says_so(tmp_pat
     config = {**SMALL, "temperature": 1e-40, "max_time": 1e-3}
     with pytest.raises(
         Stopped,
-        match=r"at step 1 of 7; the current state is not finite and was not saved; .* resumes from step 0",
+        match=r"at step 1 of 7; training cannot continue from the current state, so it was not saved; .* resumes from step 0",
     ):
         pretrain("simclr", "digits", tmp_path, quiet=True, config=config)
     assert checkpoints.newest_step(tmp_path / "ckpt") == 0

@@ -1,4 +1,4 @@
-"""SGD, AdamW and LARS over one rule: norms, biases and scalars are neither decayed nor adapted.
+"""SGD, AdamW and LARS with one shared rule: norms, biases and scalars are neither decayed nor adapted.
 
 The learning rate is a schedule's value, set from outside before each step (`set_lr`). The state of an
 optimiser is a flat mapping from "what/parameter name" to a tensor, so that a checkpoint needs no pickle and a
@@ -20,7 +20,7 @@ from nearfar.errors import UserError
 _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 # the state of a parameter in torch's optimisers; any other optimiser has an attribute `state_names`
 _STATE = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
-LARGEST_LR = 10.0  # of fine-tuning, whose steps by AdamW are about as long as this
+LARGEST_LR = 10.0  # accepted in fine-tuning
 MOMENTUM = 0.9  # where none is set
 _FUSED_ON = ("cpu", "cuda", "mps", "xpu")
 

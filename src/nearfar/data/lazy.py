@@ -1,4 +1,5 @@
-"""The one way into data: contents are decoded on request, and a full check is a pass over the same reader.
+"""How sources (files, rows) become a `DataSet`: contents are decoded on request, and a full check is a pass over
+the same reader.
 
     source --LazyReader--> contents by number --collect--> DataSet
 
@@ -172,10 +173,10 @@ class LazyReader:
                 if reason is not None:
                     self.bad[number] = reason
         try:
-            self.judge(self.bad)
+            self.check_bad_share(self.bad)
         except UserError:
             self._forget_repaired()
-            self.judge(self.bad)
+            self.check_bad_share(self.bad)
         self._unshared = dict(self.bad)
 
     def _forget_repaired(self) -> None:
@@ -201,10 +202,10 @@ class LazyReader:
                 append_quarantine(self.limits.quarantine, path, reason)
             # without a usable instance, a caller that goes to the next one would never end
             if not self.limits.judged_together or len(self.bad) == len(self.names):
-                self.judge(self.bad)
+                self.check_bad_share(self.bad)
 
-    def judge(self, bad: Mapping[int, str]) -> None:
-        """Stops where these are too many."""
+    def check_bad_share(self, bad: Mapping[int, str]) -> None:
+        """Raises `UserError` if the share of bad instances is too large."""
         usable = len(self.names) - len(bad)
         if bad and (not usable or len(bad) > self.limits.max_bad_share * len(self.names)):
             check_share(self.source.root, "instances", usable, self.listed(bad), self.limits.max_bad_share)
@@ -226,7 +227,7 @@ class LazyReader:
                 self._shared[int(number)] = reason
         with self._lock:
             self._unshared = {n: reason for n, reason in self._unshared.items() if n not in self._shared}
-        self.judge(self._shared)  # not `bad`, to which prefetching threads may have added
+        self.check_bad_share(self._shared)  # not `bad`, to which prefetching threads may have added
 
     def check_rest(self, strategy: Strategy, workers: int) -> None:
         """Reads every instance that was not read yet, in shares of the ranks."""
@@ -410,6 +411,6 @@ def check_all(
             with suppress(OSError):  # a folder that cannot be written stores nothing
                 file.parent.mkdir(parents=True, exist_ok=True)
                 write_atomic(file, json.dumps(reader.bad))
-    reader.judge(reader.bad)
+    reader.check_bad_share(reader.bad)
     bad = np.isin(data.rows, list(reader.bad))
     return with_quarantine(data.subset(np.flatnonzero(~bad)) if bad.any() else data)

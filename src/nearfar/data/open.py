@@ -110,11 +110,11 @@ def open_data(
     A packed folder (`nearfar pack`), local or at a URL that fsspec opens, is read when it is used, and so are
     images of more than `scan_bytes` encoded bytes: unusable rows go to the quarantine list then.
 
-    Everything else is decoded once here. Unusable instances (truncated, of another format, empty, unreadable)
+    Everything else is decoded once when it is opened (`data/lazy.py`). Unusable instances (truncated, of another format, empty, unreadable)
     are put on the quarantine list, which goes to `quarantine` as CSV; when their share exceeds
     `max_bad_share`, or nothing is left, opening fails.
 
-    The result is the modality's `DataSet`: `Images`, `Recordings`, `Texts` or `Vectors`.
+    The result is the modality's `DataSet`: `Images`, `Recordings`, `Texts`, `Vectors`, `Graphs`, `Pairs` or `TimeSeries`.
 
     With `image_size`, an image whose shorter side exceeds twice that is shrunk to it, antialiased. Decoded
     contents stay in memory if they fit in `cache_bytes`, and are otherwise decoded at each `load`.

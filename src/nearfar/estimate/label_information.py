@@ -35,7 +35,7 @@ from torch import Tensor
 from nearfar.core.types import NegativeSampling
 from nearfar.estimate.result import AtLeast, certificate_json
 from nearfar.parts.bounds import InfoNCE
-from nearfar.parts.bounds.claims import not_covered, proven
+from nearfar.parts.bounds.claims import certify, not_covered
 
 JACKKNIFE_GROUPS = 50  # of rows, left out in turn
 CONFIDENCE = 0.95  # of the one-sided limit
@@ -95,7 +95,7 @@ def label_information(
         not_covered(dependent, claim.ceiling) if dependent and claim.status == "proven" else claim
         for claim in (
             InfoNCE().certificate(sampling),
-            proven(f"{CONDITION}{_population(rows, left_out)}", sampling),
+            certify(f"{CONDITION}{_population(rows, left_out)}", sampling),
         )
     )
     limit = AtLeast(lower_limit(scores, labels, confidence), confidence, limit_certificate, "barber-agakov")

@@ -1,4 +1,4 @@
-"""Figures of predicted classes: how often they are correct, for which classes, and what each class is
+"""Accuracy of predicted classes: how often they are correct, for which classes, and what each class is
 mistaken for."""
 
 from collections.abc import Mapping

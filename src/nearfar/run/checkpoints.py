@@ -1,5 +1,4 @@
-"""State is what a checkpoint holds: tensors and JSON facts, hashed, written so that no kill can half-write
-it.
+"""Checkpoints: tensors and JSON facts with SHA-256 digests, written atomically.
 
     folder/step-00000123/state.safetensors     every tensor
                          facts.json            everything else: step, schedules, monitors, settings
@@ -96,7 +95,7 @@ def _complaint(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str |
 
 
 def not_finite(tensors: Mapping[str, Tensor], unbounded: Collection[str] = ()) -> str | None:
-    """The first tensor with a number that is none; those named in `unbounded` may hold infinities."""
+    """The first tensor with a NaN or an infinity; those named in `unbounded` may hold infinities."""
     for name, tensor in sorted(tensors.items()):
         if tensor.is_floating_point() or tensor.is_complex():
             wrong = torch.isnan(tensor) if name in unbounded else ~torch.isfinite(tensor)

@@ -33,7 +33,9 @@ class Checkpoints(Hook):
     run ends or is interrupted."""
 
     def __init__(self) -> None:
-        self._save_pending = False  # a state that was not finite is not written; the next step tries again
+        self._save_pending = (
+            False  # a state that training cannot continue from is not written; the next step tries again
+        )
 
     def on_start(self, session: "Session") -> None:
         if not session.resumed:
@@ -88,7 +90,7 @@ class Checkpoints(Hook):
         if not self._save_pending:
             return f"{position}; the same command resumes from there"
         saved = checkpoints.newest_step(session.folder.checkpoints)
-        return f"{position}; the current state is not finite and was not saved; the same command resumes from step {saved}"
+        return f"{position}; training cannot continue from the current state, so it was not saved; the same command resumes from step {saved}"
 
 
 class CheckpointWriter:

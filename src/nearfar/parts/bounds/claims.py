@@ -49,7 +49,7 @@ def not_covered(reason: str, ceiling: float | None = None) -> Certificate:
     return Certificate("not covered", reason + _limit(ceiling), ceiling)
 
 
-def proven(condition: str, sampling: NegativeSampling, ceiling: float | None = None) -> Certificate:
+def certify(condition: str, sampling: NegativeSampling, ceiling: float | None = None) -> Certificate:
     """A claim that holds for all negatives of a sample, carried over to those that a selection kept.
 
     Only for bounds that fall when a negative's score rises: dropping the least similar then only lowers them.

@@ -13,7 +13,7 @@ from nearfar.core.schedules import Progress, Value, at
 from nearfar.core.scores import Scores
 from nearfar.core.types import Certificate, NegativeSampling
 from nearfar.errors import UserError
-from nearfar.parts.bounds.claims import checked, not_covered, proven, values
+from nearfar.parts.bounds.claims import certify, checked, not_covered, values
 from nearfar.parts.bounds.infonce import InfoNCE
 
 _POSITIVE = "a number or schedule above 0"
@@ -157,7 +157,7 @@ class MultiLabelCPC(AbstractBound):
             "expectation, nor "
             f"log(m/alpha) = {ceiling:.4g}"
         )
-        return proven(condition, sampling, ceiling)
+        return certify(condition, sampling, ceiling)
 
 
 def smallest_proven_alpha(anchors: int, negatives: int) -> float:

@@ -12,7 +12,7 @@ from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import Progress, Value, at
 from nearfar.core.scores import Scores
 from nearfar.core.types import Certificate, NegativeSampling
-from nearfar.parts.bounds.claims import checked, not_covered, objective, proven, values
+from nearfar.parts.bounds.claims import certify, checked, not_covered, objective, values
 
 
 def log_share(positive: Tensor, negatives: Tensor) -> Tensor:
@@ -22,7 +22,7 @@ def log_share(positive: Tensor, negatives: Tensor) -> Tensor:
 
 
 def log_probability(scores: Scores) -> Float[Tensor, ""]:
-    """Its mean over positives."""
+    """The mean of `log_share` over positives."""
     return scores.over_positives(log_share, scores.negative.logsumexp())
 
 
@@ -58,7 +58,7 @@ class InfoNCE(AbstractBound):
             "independent of the anchor; then the estimate never exceeds I in expectation, nor log "
             f"{1 + sampling.negatives}"
         )
-        return proven(condition, sampling, ceiling)
+        return certify(condition, sampling, ceiling)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from nearfar.core.schedules import Progress, Value, at
 from nearfar.core.scores import Negatives, Scores
 from nearfar.core.types import Certificate, NegativeSampling
 from nearfar.errors import UserError
-from nearfar.parts.bounds.claims import checked, not_covered, objective, proven
+from nearfar.parts.bounds.claims import certify, checked, not_covered, objective
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class BarberAgakov(AbstractBound):
             "in expectation"
         )
         # no negatives are read, so no cut of them matters
-        return proven(condition, replace(sampling, cut="none"))
+        return certify(condition, replace(sampling, cut="none"))
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _linear_certificate(sampling: NegativeSampling) -> Certificate:
         "of e^f over them "
         "enters linearly; then the estimate never exceeds I in expectation (its variance may be large)"
     )
-    return proven(condition, sampling)
+    return certify(condition, sampling)
 
 
 @dataclass(frozen=True)

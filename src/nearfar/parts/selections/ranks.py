@@ -30,11 +30,10 @@ def beyond_edges(
     upper: float,
     nearest: Int[Tensor, "anchor"] | int | None = None,
 ) -> tuple[Bool[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
-    """Which kept candidates lie beyond the outer edge, and which of those also beyond the inner one (too
-    close).
+    """Which candidates lie above the lower edge, and which of those also above the upper one (too similar).
 
-    Places are those of `places`; `nearest` moves the outer edge inwards until at most that many are between
-    (one number per anchor, or one for all).
+    Places are those of `places`. `nearest` raises the lower edge until at most that many lie between the
+    edges (one number per anchor, or one for all).
     """
     values = values.detach()
     if candidates.numel() == 0:
@@ -43,21 +42,21 @@ def beyond_edges(
     first, last = _places(count, lower, upper)
     if nearest is not None:
         first = torch.maximum(first, last - nearest)
-    inner, outer = count - first, count - last  # how many lie beyond each edge
+    above_lower, above_upper = count - first, count - last  # how many lie above the lower and the upper edge
     if values.device.type == "cpu" and values.dtype in (torch.float32, torch.float64):
-        return _beyond_by_partition(values, candidates, count, inner, outer)
-    spans = torch.stack([count, first, inner, outer]).aminmax(dim=1)
-    (min_count, _, min_inner, min_outer) = spans.min.tolist()
-    (max_count, max_first, max_inner, max_outer) = spans.max.tolist()
+        return _beyond_by_partition(values, candidates, count, above_lower, above_upper)
+    spans = torch.stack([count, first, above_lower, above_upper]).aminmax(dim=1)
+    (min_count, _, min_above_lower, min_above_upper) = spans.min.tolist()
+    (max_count, max_first, max_above_lower, max_above_upper) = spans.max.tolist()
     none = torch.zeros_like(candidates)
     if max_count == 0:
         return none, none
     ranked = values if min_count == candidates.shape[1] else values.masked_fill(~candidates, -torch.inf)
     reach, close = candidates, none
     if max_first > 0:
-        reach = _nearest(ranked, candidates, inner, min_inner, max_inner)
-    if max_outer > 0:
-        close = _nearest(ranked, candidates, outer, min_outer, max_outer)
+        reach = _nearest(ranked, candidates, above_lower, min_above_lower, max_above_lower)
+    if max_above_upper > 0:
+        close = _nearest(ranked, candidates, above_upper, min_above_upper, max_above_upper)
     return reach, close
 
 
@@ -88,8 +87,8 @@ def _nearest(
     min_count: int,
     max_count: int,
 ) -> Bool[Tensor, "anchor candidate"]:
-    """The `count` most similar kept ones of each anchor, of equals the later positions; counts lie between
-    `least` and `most`."""
+    """The `count` most similar candidates of each anchor; ties go to later positions. Counts lie between
+    `min_count` and `max_count`."""
     threshold, following = _edge_by_topk(ranked, count, min_count, max_count)
     inside = (ranked >= threshold) & candidates & (count > 0)[:, None]
     cut = ((threshold == following)[:, 0] & (count > 0)).nonzero()[:, 0]
@@ -105,13 +104,13 @@ def _beyond_by_partition(
     values: Float[Tensor, "anchor candidate"],
     candidates: Bool[Tensor, "anchor candidate"],
     count: Int[Tensor, "anchor"],
-    inner: Int[Tensor, "anchor"],
-    outer: Int[Tensor, "anchor"],
+    above_lower: Int[Tensor, "anchor"],
+    above_upper: Int[Tensor, "anchor"],
 ) -> tuple[Bool[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
     """Both edges of a row at once and row by row, so that a row stays in the processor's cache. numpy's
     partition uses its vector units and lets other threads work."""
     reach, close = torch.empty_like(candidates), torch.zeros_like(candidates)
-    counts = (count.tolist(), inner.tolist(), outer.tolist())
+    counts = (count.tolist(), above_lower.tolist(), above_upper.tolist())
     rows = list(zip(values.numpy(), candidates.numpy(), *counts, reach.numpy(), close.numpy(), strict=True))
     in_threads(_choose, rows, candidates.numel())
     return reach, close
@@ -128,12 +127,12 @@ def in_threads(work: Callable[[list[Any]], None], rows: list[Any], scores: int) 
 
 
 def _choose(rows: Iterable[Row]) -> None:
-    """Writes into the last two of each row which of its candidates lie beyond the outer edge, and which
-    beyond the inner one."""
-    for scores, candidates, count, inner, outer, reach, close in rows:
+    """Writes into the last two of each row which of its candidates lie above the lower edge, and which above
+    the upper one."""
+    for scores, candidates, count, above_lower, above_upper, reach, close in rows:
         # `partition` copies; after the first edge only what lies beyond it is left to part
         ranked = scores if count == len(scores) else np.where(candidates, scores, scores.dtype.type(-np.inf))
-        for nearest, mask in ((inner, reach), (outer, close)):
+        for nearest, mask in ((above_lower, reach), (above_upper, close)):
             if nearest == count:
                 mask[:] = candidates
             elif nearest:

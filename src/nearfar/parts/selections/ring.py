@@ -79,7 +79,7 @@ class Ring(AbstractSelection):
         before selection. Give it to `Method.certificate(..., coverage=...)` or put it into the
         `NegativeSampling`: the claim is then "measured", never proven, since a critic that varies fails for
         some anchors sooner or later. Without context it speaks for the whole run, as a certificate does: for
-        the lowest inner edge, on which alone the least kept depends.
+        the lowest lower edge, which alone determines the lowest kept score.
         """
         values, candidates = scores.negative.matrix()
         values = values.double()
@@ -92,7 +92,7 @@ class Ring(AbstractSelection):
         return Coverage(float(share), int(some.sum()))
 
     def startup_warning(self) -> str | None:
-        return _tight_start(self.lower)
+        return _hard_from_start_warning(self.lower)
 
     def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         lowers = ends(self.lower) if progress is None else (at(self.lower, progress),)
@@ -102,7 +102,7 @@ class Ring(AbstractSelection):
 
 @dataclass(frozen=True)
 class Ball(AbstractSelection):
-    """The most similar candidates, those at places round(lower K) and above: a `Ring` without an outer edge.
+    """The most similar candidates, those at places round(lower K) and above: a `Ring` whose upper edge is 1.
 
     Of all selections by rank it is the one that keeps a bound at any cut (see docs/certificates.md).
     """
@@ -122,13 +122,13 @@ class Ball(AbstractSelection):
         return Ring(self.lower, 1.0, self.sample)(scores, context)
 
     def startup_warning(self) -> str | None:
-        return _tight_start(self.lower)
+        return _hard_from_start_warning(self.lower)
 
     def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         return Ring(self.lower, 1.0, self.sample).sampling(source, progress)
 
 
-def _tight_start(lower: Value) -> str | None:
+def _hard_from_start_warning(lower: Value) -> str | None:
     """What to say of negatives that are hard from the first step on; None if they are not."""
     if at(lower) < 0.5:
         return None
