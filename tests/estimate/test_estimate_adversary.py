@@ -9,7 +9,7 @@ ROWS, TRIALS = 120, 30
 MOST = 6  # of 30 at 5 % each: more come with chance 0.003
 
 
-def drawn(joint: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def draws(joint: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     cell = np.random.default_rng(seed).choice(joint.size, p=joint.ravel(), size=ROWS)
     x, y = cell // joint.shape[1], cell % joint.shape[1]
     # a sample without variation is refused, and rightly
@@ -18,7 +18,7 @@ def drawn(joint: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def at_least(joint: np.ndarray, seed: int) -> float:
-    return float(nf.estimate_mi(*drawn(joint, seed), discrete="all", baselines=False, folds=3).at_least)
+    return float(nf.estimate_mi(*draws(joint, seed), discrete="all", baselines=False, folds=3).at_least)
 
 
 def times_above(joint: np.ndarray, first: int) -> int:
@@ -26,7 +26,7 @@ def times_above(joint: np.ndarray, first: int) -> int:
     return sum(at_least(joint, first + k) > information + 1e-9 for k in range(TRIALS))
 
 
-def test_a_search_over_joints_finds_none_on_which_at_least_says_too_much() -> None:
+def test_no_searched_joint_distribution_breaks_at_least() -> None:
     """Hill climbing on log p(x, y) of 3 x 3 cells, towards the highest at_least - I over a few samples; then fresh samples decide."""
     rng = np.random.default_rng(3)
     logits, best = 2 * rng.normal(size=(3, 3)), -float("inf")
@@ -48,6 +48,6 @@ def test_a_search_over_joints_finds_none_on_which_at_least_says_too_much() -> No
     ],
     ids=["rare", "rare flips", "independent"],
 )
-def test_rare_events_do_not_lift_at_least(joint: list[list[float]]) -> None:
+def test_rare_events_do_not_raise_at_least(joint: list[list[float]]) -> None:
     p = np.array(joint) / np.sum(joint)
     assert times_above(p, 0) <= MOST

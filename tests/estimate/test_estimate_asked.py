@@ -30,19 +30,19 @@ def test_conditional_information_of_gaussians() -> None:
     rng = np.random.default_rng(0)
     z, a, b = rng.normal(size=(3, 500))
     x = z + a
-    found = nf.estimate_cmi(x, x + z + b, z, folds=2)
-    assert found.nats == pytest.approx(math.log(2) / 2, abs=0.12)
-    assert found.interval[0] <= math.log(2) / 2 <= found.interval[1]
-    assert found.certificate.status == "not covered"
+    result = nf.estimate_cmi(x, x + z + b, z, folds=2)
+    assert result.nats == pytest.approx(math.log(2) / 2, abs=0.12)
+    assert result.interval[0] <= math.log(2) / 2 <= result.interval[1]
+    assert result.certificate.status == "not covered"
     nothing = nf.estimate_cmi(z + 0.5 * a, z + 0.5 * b, z, folds=2)
     assert nothing.interval[0] < 0.05
-    assert set(found.as_json()) >= {"nats", "bits", "interval", "certificate", "terms"}
+    assert set(result.as_json()) >= {"nats", "bits", "interval", "certificate", "terms"}
 
 
 def test_total_correlation_of_gaussians() -> None:
     x = normals(0, 500, [[1, 0.6, 0.3], [0.6, 1, 0.5], [0.3, 0.5, 1]])
-    found = nf.total_correlation(x, folds=2)
-    assert found.nats == pytest.approx(sample_information(*x.T), abs=0.1)
+    result = nf.total_correlation(x, folds=2)
+    assert result.nats == pytest.approx(sample_information(*x.T), abs=0.1)
     with pytest.raises(nf.UserError, match="a total correlation needs two or more"):
         nf.total_correlation(x[:, 0])
 
@@ -53,12 +53,12 @@ def test_information_at_every_row() -> None:
     truth = -0.5 * math.log(1 - 0.64) - (0.64 * (x**2 + y**2) - 1.6 * x * y) / (2 * 0.36)
     x = x.copy()
     x[5] = np.nan
-    found = nf.pointwise_mi(x, y, folds=3)
-    assert np.isnan(found[5])
-    kept = ~np.isnan(found)
-    assert kept.sum() == 799
-    assert np.corrcoef(found[kept], truth[kept])[0, 1] > 0.95
-    assert found[kept].mean() == pytest.approx(truth[kept].mean(), abs=0.05)
+    result = nf.pointwise_mi(x, y, folds=3)
+    assert np.isnan(result[5])
+    selected = ~np.isnan(result)
+    assert selected.sum() == 799
+    assert np.corrcoef(result[selected], truth[selected])[0, 1] > 0.95
+    assert result[selected].mean() == pytest.approx(truth[selected].mean(), abs=0.05)
 
 
 @pytest.mark.parametrize(("shift", "scale"), [(1.0, 1.0), (0.0, 1.5), (0.0, 1.0)])
@@ -66,11 +66,11 @@ def test_kl_between_two_normals(shift: float, scale: float) -> None:
     """KL(N(m, s^2) || N(0, 1)) = -log s + (s^2 + m^2 - 1) / 2."""
     rng = np.random.default_rng(4)
     truth = -math.log(scale) + (scale**2 + shift**2 - 1) / 2
-    found = nf.estimate_kl(shift + scale * rng.normal(size=1200), rng.normal(size=1200), folds=3)
-    assert found.nats == pytest.approx(truth, abs=0.12)
-    assert float(found.at_least) <= truth
-    assert found.interval[0] <= truth <= found.interval[1]
-    assert "NWJ" in found.at_least.certificate.condition
+    result = nf.estimate_kl(shift + scale * rng.normal(size=1200), rng.normal(size=1200), folds=3)
+    assert result.nats == pytest.approx(truth, abs=0.12)
+    assert float(result.at_least) <= truth
+    assert result.interval[0] <= truth <= result.interval[1]
+    assert "NWJ" in result.at_least.certificate.condition
     with pytest.raises(nf.UserError, match="p has 2 columns and q 1"):
         nf.estimate_kl(rng.normal(size=(100, 2)), rng.normal(size=100))
 
@@ -82,11 +82,11 @@ def test_kl_of_words_is_that_of_their_frequencies() -> None:
     words = np.array(["oak", "ash", "elm", "yew"])
     p, q = (rng.choice(words, p=share, size=800).astype(object) for share in shares)
     p[3] = None
-    found = nf.estimate_kl({"tree": p}, {"tree": q}, folds=3)
+    result = nf.estimate_kl({"tree": p}, {"tree": q}, folds=3)
     truth = float(nf.info.kl(np.array(shares[0]), np.array(shares[1])))
-    assert found.nats == pytest.approx(truth, abs=0.1)
-    assert found.warnings == ("1 of 1600 rows have gaps and were left out",)
-    assert found.samples == (799, 800)
+    assert result.nats == pytest.approx(truth, abs=0.1)
+    assert result.warnings == ("1 of 1600 rows have gaps and were left out",)
+    assert result.samples == (799, 800)
     with pytest.raises(nf.UserError, match="must have the same columns; bush is in one of them"):
         nf.estimate_kl({"tree": p}, {"bush": q})
 
@@ -104,15 +104,15 @@ def test_kl_of_columns_by_name_and_of_rows_that_depend() -> None:
 
 def test_total_correlation_leaves_rows_with_gaps_out_of_all_terms() -> None:
     x = normals(0, 300, [[1, 0.6, 0.3], [0.6, 1, 0.5], [0.3, 0.5, 1]])
-    whole = x[20:]
+    full = x[20:]
     x[:20, 2] = np.nan
-    found = nf.total_correlation(x, folds=2)
-    assert found.samples == 280
-    assert found.warnings == ("20 of 300 rows have gaps and were left out",)
-    assert found.nats == nf.total_correlation(whole, folds=2).nats
+    result = nf.total_correlation(x, folds=2)
+    assert result.samples == 280
+    assert result.warnings == ("20 of 300 rows have gaps and were left out",)
+    assert result.nats == nf.total_correlation(full, folds=2).nats
 
 
-def test_a_p_value_of_zero_is_no_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_p_value_of_zero_stays_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     """So far out that the normal tail is zero to all digits: the clearest of columns must not be called chance."""
     monkeypatch.setattr("nearfar.estimate.mi.independence_p_value", lambda folds: 0.0)
     x = normals(3, 100, [[1, 0.9], [0.9, 1]])
@@ -124,23 +124,23 @@ def test_lags_find_the_delay_of_a_series() -> None:
     x = rng.normal(size=1500)
     x[1:] += 0.4 * x[:-1]
     y = np.concatenate([rng.normal(size=2), x[:-2]]) + 0.7 * rng.normal(size=1500)
-    found = nf.mi_over_lags(x, y, (1, 2), folds=2, block=10)
-    assert found[2].nats == pytest.approx(sample_information(x[:-2], y[2:]), abs=0.1)
-    assert found[1].nats < 0.3 * found[2].nats
-    assert found[2].at_least.certificate.status == "proven"
+    result = nf.mi_over_lags(x, y, (1, 2), folds=2, block=10)
+    assert result[2].nats == pytest.approx(sample_information(x[:-2], y[2:]), abs=0.1)
+    assert result[1].nats < 0.3 * result[2].nats
+    assert result[2].at_least.certificate.status == "proven"
     with pytest.raises(nf.UserError, match="at least 40 are needed"):
         nf.mi_over_lags(x, y, (0,), block=100)
     # 44 blocks are enough for four folds, and nobody asked for five
     assert len(nf.mi_over_lags(x[:220], y[:220], (0,), block=5)[0].folds) == 4
 
 
-def test_a_divergence_where_q_has_no_rows_is_said_to_have_no_upper_end() -> None:
+def test_kl_warns_where_p_lies_outside_the_range_of_q() -> None:
     """KL(U(0, 4) || U(0, 1)) is infinite."""
     rng = np.random.default_rng(0)
-    found = nf.estimate_kl(rng.uniform(0, 4, 200), rng.uniform(0, 1, 200), folds=2)
-    assert any("of the rows of p lie outside the range of q" in warning for warning in found.warnings)
-    near = nf.estimate_kl(rng.normal(0.5, 1, 200), rng.normal(0, 1, 200), folds=2)
-    assert not any("range of q" in warning for warning in near.warnings)
+    result = nf.estimate_kl(rng.uniform(0, 4, 200), rng.uniform(0, 1, 200), folds=2)
+    assert any("of the rows of p lie outside the range of q" in warning for warning in result.warnings)
+    close = nf.estimate_kl(rng.normal(0.5, 1, 200), rng.normal(0, 1, 200), folds=2)
+    assert not any("range of q" in warning for warning in close.warnings)
 
 
 def test_words_of_a_series_are_categories_at_every_lag() -> None:
@@ -148,9 +148,9 @@ def test_words_of_a_series_are_categories_at_every_lag() -> None:
     rng = np.random.default_rng(7)
     code = rng.integers(0, 40, 800)
     y = np.concatenate([[0.0], 3.0 * (code[:-1] % 2)]) + rng.normal(size=800)
-    found = nf.mi_over_lags([f"word {k}" for k in code], y, [1], folds=2, block=2)[1]
-    assert "1 discrete columns" in found.scaling
-    assert found.nats > 0.2
+    result = nf.mi_over_lags([f"word {k}" for k in code], y, [1], folds=2, block=2)[1]
+    assert "1 discrete columns" in result.scaling
+    assert result.nats > 0.2
     for wrong in ([], [0.5], "ab"):
         with pytest.raises(nf.UserError, match="it must be whole numbers"):
             nf.mi_over_lags(code, y, wrong)
@@ -183,7 +183,7 @@ def test_a_table_is_ranked_with_words_and_gaps(table: Path, capsys: pytest.Captu
     assert "Y is missing" in capsys.readouterr().err
 
 
-def test_the_picture_of_one_estimate(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_estimate_is_plotted(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plot = table.parent / "one.png"
     assert main(["mi", f"{table}:strong", f"{table}:target", "--folds", "2", "--plot", str(plot)]) == 0
     assert plot.read_bytes().startswith(b"\x89PNG")
@@ -220,22 +220,22 @@ def test_rows_and_lags_by_command(table: Path, capsys: pytest.CaptureFixture[str
 def test_an_option_without_effect_is_refused(
     table: Path, options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = [one.replace("{t}", str(table)) for one in options]
-    assert main(["mi", f"{table}:strong", f"{table}:target", *said]) == 2
+    text = [one.replace("{t}", str(table)) for one in options]
+    assert main(["mi", f"{table}:strong", f"{table}:target", *text]) == 2
     assert sentence in capsys.readouterr().err
 
 
-def test_the_critic_s_ratios_mean_what_they_say() -> None:
+def test_ratios_are_calibrated() -> None:
     """Calibration on unseen rows: as counted, within what so few rows allow."""
     x, y = normals(2, 1000, [[1, 0.7], [0.7, 1]]).T
-    found = nf.estimate_mi(x, y, folds=2, baselines=False)
-    assert len(found.calibration) >= 4
-    assert np.mean([abs(said - counted) for said, counted in found.calibration]) < 0.25
-    assert found.p_value is not None
-    assert found.p_value < 1e-6
+    result = nf.estimate_mi(x, y, folds=2, baselines=False)
+    assert len(result.calibration) >= 4
+    assert np.mean([abs(text - count) for text, count in result.calibration]) < 0.25
+    assert result.p_value is not None
+    assert result.p_value < 1e-6
 
 
-def test_columns_that_say_nothing_are_left_out_with_a_note(
+def test_empty_and_constant_columns_are_left_out_with_a_note(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Empty, the same in every row, and the same in every row in which the target is known."""
@@ -245,16 +245,16 @@ def test_columns_that_say_nothing_are_left_out_with_a_note(
     (tmp_path / "t.csv").write_text("t,x,gaps,seven,rest\n" + "\n".join(rows) + "\n")
     command = ["mi", str(tmp_path / "t.csv"), "--target", "t", "--folds", "2"]
     assert main(command) == 0
-    said = capsys.readouterr().out
-    assert "note: left out, empty: gaps" in said
-    assert "note: left out, the same in every row: seven, rest" in said
+    text = capsys.readouterr().out
+    assert "note: left out, empty: gaps" in text
+    assert "note: left out, the same in every row: seven, rest" in text
     assert main([*command, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [one["column"] for one in told["columns"]] == ["x"]
     assert told["left_out"] == dict.fromkeys(["seven", "rest"], "the same in every row") | {"gaps": "empty"}
 
 
-def test_a_constant_that_is_given_is_named(tmp_path: Path) -> None:
+def test_a_constant_condition_is_named(tmp_path: Path) -> None:
     x, y = np.random.default_rng(0).normal(size=(2, 60))
     with pytest.raises(nf.UserError, match=r"z \(what is given\) column sort is 'a' in every row"):
         nf.estimate_cmi(x, y, {"sort": ["a"] * 60})
@@ -270,7 +270,7 @@ def test_a_lag_beyond_the_series_is_named() -> None:
 
 
 @pytest.mark.parametrize("option", ["--rows", "--plot"])
-def test_a_folder_that_is_not_there_is_told_before_the_work(
+def test_a_missing_output_folder_is_reported_first(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "none" / ("a.csv" if option == "--rows" else "a.svg")
@@ -288,22 +288,22 @@ def test_a_weight_too_small_to_divide_by_makes_no_infinite_mean(monkeypatch: pyt
     assert stack._weigh({"a": np.full(3, 9.0)})[1] == pytest.approx(0.0, abs=1e-12)
 
 
-def test_a_level_that_q_has_not_is_said() -> None:
+def test_kl_warns_about_levels_that_q_lacks() -> None:
     """A third of p's rows are c, and q has none: infinite, however many rows there are."""
     rng = RNG(30)
-    found = nf.estimate_kl(rng.choice(list("abc"), 200), rng.choice(list("ab"), 200), folds=2)
-    assert "lie outside the range of q" in found.warnings[0]
+    result = nf.estimate_kl(rng.choice(list("abc"), 200), rng.choice(list("ab"), 200), folds=2)
+    assert "lie outside the range of q" in result.warnings[0]
     assert nf.estimate_kl(rng.choice(list("ab"), 200), rng.choice(list("abc"), 200), folds=2).warnings == ()
 
 
-def test_tails_beyond_the_other_sample_may_tell_more() -> None:
+def test_kl_allows_for_tails_outside_the_range_of_q() -> None:
     """KL(N(0, 4) || N(0, 1)) = 3/2 - log 2: the rows beyond all of q's carry most of it, and telling rows apart never rewards being surer there."""
     truth = 1.5 - math.log(2)
-    found = [
+    result = [
         nf.estimate_kl(2 * RNG(k).normal(size=400), RNG(k + 9).normal(size=400), folds=3) for k in range(4)
     ]
-    assert sum(one.interval[0] < truth < one.interval[1] for one in found) >= 3
-    assert sum(float(one.at_least) < truth for one in found) == 4
+    assert sum(one.interval[0] < truth < one.interval[1] for one in result) >= 3
+    assert sum(float(one.at_least) < truth for one in result) == 4
     z, of_p, of_q = (
         np.array([[0.0], [5.0], [-5.0]]),
         2 * RNG(1).normal(size=(500, 1)),
@@ -315,7 +315,7 @@ def test_tails_beyond_the_other_sample_may_tell_more() -> None:
     assert more[1] == pytest.approx(by_hand)
 
 
-def test_what_is_given_already_is_not_asked_for() -> None:
+def test_cmi_refuses_a_y_that_is_in_z() -> None:
     x, y = RNG(31).normal(size=(2, 100))
     with pytest.raises(
         nf.UserError, match="y column 0 is also in z, so that its information given z is zero"

@@ -27,32 +27,32 @@ Z = 1.6448536269514722
 
 
 def test_the_estimate_adds_what_is_measured_to_be_missing() -> None:
-    found = estimate_from(SURE, 0.9)
+    result = estimate_from(SURE, 0.9)
     missing = min(1.2 * 0.05 + 0.2 * 0.1, 0.6 * 0.05 + 0.4 * 0.1) * 0.25 / (0.25 + 0.04**2)
-    assert found.nats == pytest.approx(0.5 + missing)
-    assert found.learning == pytest.approx({"learned": 0.6, "unseen": 0.5, "half": 0.45})
+    assert result.nats == pytest.approx(0.5 + missing)
+    assert result.learning == pytest.approx({"learned": 0.6, "unseen": 0.5, "half": 0.45})
 
 
-def test_doubts_are_the_interval_without_sampling_error() -> None:
+def test_spreads_give_the_interval_without_sampling_error() -> None:
     """What a difference or a sum of estimates is made of: ends at z times the doubts where no error is."""
-    found = estimate_from(replace(SURE, error=0.0), 0.9)
-    less, more = found.spread
-    assert found.interval[0] == pytest.approx(found.nats - Z * math.hypot(less, MIN_SPREAD))
-    assert found.interval[1] == pytest.approx(found.nats + Z * math.hypot(more, MIN_SPREAD))
+    result = estimate_from(replace(SURE, error=0.0), 0.9)
+    less, more = result.spread
+    assert result.interval[0] == pytest.approx(result.nats - Z * math.hypot(less, MIN_SPREAD))
+    assert result.interval[1] == pytest.approx(result.nats + Z * math.hypot(more, MIN_SPREAD))
     assert less == pytest.approx(0.5 * 0.07)
     assert more == pytest.approx(math.hypot(0.8 * 0.07, MISFIT * 800**-0.5 * 0.5))
 
 
-def test_where_nothing_was_found_the_upper_end_still_counts_what_may_be_there() -> None:
+def test_upper_end_counts_the_measured_loss_at_zero() -> None:
     """An estimate of nothing stays at nothing; its upper end has the error, all that is missing, and what could hide."""
-    found = estimate_from(NOTHING, 0.9)
-    assert found.nats == 0.0
-    assert found.interval[0] == 0.0
+    result = estimate_from(NOTHING, 0.9)
+    assert result.nats == 0.0
+    assert result.interval[0] == 0.0
     # nothing can be missed below zero: all of the 10 % are above
-    assert found.interval[1] == pytest.approx(norm.isf(0.1) * math.hypot(0.02, 0.8 * 0.07, MIN_SPREAD))
+    assert result.interval[1] == pytest.approx(norm.isf(0.1) * math.hypot(0.02, 0.8 * 0.07, MIN_SPREAD))
 
 
-def test_what_is_measured_to_be_missing_and_what_could_hide_count_once() -> None:
+def test_measured_loss_and_detectable_information_count_once() -> None:
     """The larger of the two: both are what rows so few could not teach."""
     ends = [
         estimate_from(replace(NOTHING, detectable=hidden), 0.9).interval[1] for hidden in (0.0, 0.05, 0.1)
@@ -61,37 +61,37 @@ def test_what_is_measured_to_be_missing_and_what_could_hide_count_once() -> None
     assert ends[2] == pytest.approx(norm.isf(0.1) * math.hypot(0.02, 0.1, MIN_SPREAD))
 
 
-def test_misses_that_cannot_be_below_are_allowed_above() -> None:
+def test_error_probability_below_zero_moves_to_the_upper_end() -> None:
     """Ends of an estimate far from zero have 5 % each; where half of the lower arm is below zero the upper end has 7.5 %."""
-    plain = replace(SURE, curve=0.0, fit=0.0, detectable=0.0, held_out=0.5, rows=10**9, error=0.1)
-    far = estimate_from(plain, 0.9)
+    unscaled = replace(SURE, curve=0.0, fit=0.0, detectable=0.0, held_out=0.5, rows=10**9, error=0.1)
+    far = estimate_from(unscaled, 0.9)
     assert far.interval == pytest.approx((0.5 - Z * 0.1, 0.5 + Z * 0.1), abs=1e-3)
-    half = estimate_from(replace(plain, held_out=Z * 0.05), 0.9)
+    half = estimate_from(replace(unscaled, held_out=Z * 0.05), 0.9)
     assert half.interval == pytest.approx((0.0, Z * 0.05 + norm.isf(0.075) * 0.1), abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["error", "curve", "detectable", "unseen_levels"])
-def test_every_doubt_raises_the_upper_end(name: str) -> None:
+def test_every_uncertainty_raises_the_upper_end(name: str) -> None:
     more = replace(SURE, **{name: getattr(SURE, name) + 0.3})
     assert estimate_from(more, 0.9).interval[1] > estimate_from(SURE, 0.9).interval[1] + 0.01
 
 
-def test_what_no_candidate_found_falls_with_the_rows() -> None:
+def test_misfit_falls_with_the_rows() -> None:
     """Like the squared error of kernels at a jump, n^(-1/2) (Donoho and Johnstone 1998)."""
-    plain = replace(SURE, error=0.0, curve=0.0, fit=0.0, detectable=0.0)
+    unscaled = replace(SURE, error=0.0, curve=0.0, fit=0.0, detectable=0.0)
     for rows in (160, 800, 8000):
-        found = estimate_from(replace(plain, rows=rows), 0.9)
+        result = estimate_from(replace(unscaled, rows=rows), 0.9)
         expected = Z * math.hypot(MISFIT * rows**-0.5 * 0.5, MIN_SPREAD)
-        assert found.interval[1] - found.nats == pytest.approx(expected)
+        assert result.interval[1] - result.nats == pytest.approx(expected)
     assert pytest.approx(0.0285, abs=1e-4) == MISFIT * 1000**-0.5
 
 
-def test_a_dependence_of_one_parameter_is_always_allowed_for() -> None:
+def test_interval_allows_for_a_one_parameter_dependence() -> None:
     nothing = replace(NOTHING, error=0.0, curve=0.0, fit=0.0, detectable=0.0, units=100)
     assert estimate_from(nothing, 0.9).interval[1] == pytest.approx(chi2.ppf(0.9, 1) / 200)
 
 
-def test_what_could_hide_by_hand() -> None:
+def test_detectable_information_by_hand() -> None:
     """Two numbers and 960 rows: three functions of each, nine free numbers. Twenty levels and a number: 19 times three."""
     z = np.random.default_rng(0).normal(size=(960, 1))
     number = SideMap.fit(z, np.array([False]))(z)
@@ -101,8 +101,8 @@ def test_what_could_hide_by_hand() -> None:
     assert _detectable_information(category, number) == pytest.approx((57 + math.sqrt(114)) / 1920)
     # of many free numbers a ratio pays for one in 32 rows, of many levels for one in eight
     assert _detectable_information(category, category) == pytest.approx((120 + math.sqrt(722)) / 1920)
-    wide = SideMap.fit(np.tile(z, 30), np.zeros(30, bool))(np.tile(z, 30))
-    assert _detectable_information(wide, wide) == pytest.approx((30 + math.sqrt(1920)) / 1920)
+    broad = SideMap.fit(np.tile(z, 30), np.zeros(30, bool))(np.tile(z, 30))
+    assert _detectable_information(broad, broad) == pytest.approx((30 + math.sqrt(1920)) / 1920)
 
 
 @pytest.mark.parametrize("confidence", [1e-300, 1e-17, 1e-3, 1 - 1e-12])

@@ -45,19 +45,19 @@ EXPLODING = {
 
 @pytest.mark.parametrize("name", EXPLODING)
 @pytest.mark.parametrize("bound", ["auto", "nwj"])
-def test_nothing_explodes(name: str, bound: str) -> None:
+def test_strong_dependence_stays_finite(name: str, bound: str) -> None:
     """-4.6e23 nats, "proven", before: the constant was read off a mean of e^f that no pair supported."""
     x, y = EXPLODING[name]
-    found = nf.estimate_mi(x, y, bound=bound, baselines=False, folds=3, training=CriticTraining(steps=5))
+    result = nf.estimate_mi(x, y, bound=bound, baselines=False, folds=3, training=CriticTraining(steps=5))
     pairs = math.log(len(x) * (len(x) - 1))
-    assert -pairs < found.interval[0] <= found.nats <= pairs + 1
+    assert -pairs < result.interval[0] <= result.nats <= pairs + 1
     # only an estimate that was cut has no upper end
-    assert math.isfinite(found.interval[1]) or found.nats == pytest.approx(2 * math.log(len(x)))
-    assert found.at_least.certificate.status == "proven"
+    assert math.isfinite(result.interval[1]) or result.nats == pytest.approx(2 * math.log(len(x)))
+    assert result.at_least.certificate.status == "proven"
     if bound == "auto":
-        assert found.bound == "infonce"
-        assert 2 < float(found.at_least) <= math.log(len(x))
-        assert "no distribution-free lower bound" in " ".join(found.warnings)
+        assert result.bound == "infonce"
+        assert 2 < float(result.at_least) <= math.log(len(x))
+        assert "no distribution-free lower bound" in " ".join(result.warnings)
 
 
 def test_the_effective_sample_is_kish_s() -> None:
@@ -117,8 +117,8 @@ def monotone(rng: Rng, n: int) -> Problem:
 
 def student(rng: Rng, n: int) -> Problem:
     d, nu = int(rng.integers(1, 4)), rng.uniform(1, 5)
-    both = rng.normal(size=(n, 2 * d)) / np.sqrt(rng.chisquare(nu, size=(n, 1)) / nu)
-    return both[:, :d], both[:, d:], student_information(d, nu)
+    joint = rng.normal(size=(n, 2 * d)) / np.sqrt(rng.chisquare(nu, size=(n, 1)) / nu)
+    return joint[:, :d], joint[:, d:], student_information(d, nu)
 
 
 def independent_numbers(rng: Rng, n: int) -> Problem:
@@ -182,30 +182,30 @@ def test_the_lower_end_rarely_exceeds_the_truth(family: Callable[[Rng, int], Pro
     """19 random problems of each of eleven families, 209 in all: a one-sided 95 % bound fails at most 2 times of 19 (with
     probability 0.93 were it exactly 95 %; a critic that is not perfect leaves room), so at most 10 % in all."""
     rng = np.random.default_rng([7, *family.__name__.encode()])
-    above = 0
+    higher = 0
     for _ in range(19):
         x, y, truth = family(rng, int(rng.integers(100, 300)))
-        found = nf.estimate_mi(x, y, **QUICK)
-        assert found.interval[0] < found.interval[1]
-        above += found.at_least > truth
-        above += found.interval[0] > truth and found.at_least <= truth
-    assert above <= 2
+        result = nf.estimate_mi(x, y, **QUICK)
+        assert result.interval[0] < result.interval[1]
+        higher += result.at_least > truth
+        higher += result.interval[0] > truth and result.at_least <= truth
+    assert higher <= 2
 
 
 def test_at_least_is_a_number_with_a_claim() -> None:
     x, y, _truth = gaussian(np.random.default_rng(0), 400)
-    found = nf.estimate_mi(x, y, **QUICK)
-    assert 0 <= found.at_least == found.at_least.nats <= found.nats
-    assert found.at_least.confidence == pytest.approx(0.95)
-    assert "central limit theorem" in found.at_least.certificate.condition
-    written = found.as_json()["at_least"]
+    result = nf.estimate_mi(x, y, **QUICK)
+    assert 0 <= result.at_least == result.at_least.nats <= result.nats
+    assert result.at_least.confidence == pytest.approx(0.95)
+    assert "central limit theorem" in result.at_least.certificate.condition
+    written = result.as_json()["at_least"]
     assert set(written) == {"nats", "confidence", "certificate", "bound"}
     assert set(written["certificate"]) == {"status", "condition"}
     # a bound that is not covered still comes with one that is
     other = nf.estimate_mi(x, y, bound="dv", **QUICK)
     assert other.certificate.status == "not covered"
     assert other.at_least.certificate.status == "proven"
-    assert float(other.at_least) == pytest.approx(float(found.at_least), abs=0.05)
+    assert float(other.at_least) == pytest.approx(float(result.at_least), abs=0.05)
 
 
 def test_weak_dependence_has_an_interval_of_some_width() -> None:
@@ -238,18 +238,18 @@ def dependent_rows(kind: str) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("kind", ["bootstrap copies", "autoregression", "50 subjects of 20 rows"])
 def test_dependent_rows_are_never_proven(kind: str) -> None:
     x, y = dependent_rows(kind)
-    found = nf.estimate_mi(x, y, **QUICK)
-    assert found.certificate.status == found.at_least.certificate.status == "not covered"
-    assert any("needs independent rows" in warning for warning in found.warnings)
+    result = nf.estimate_mi(x, y, **QUICK)
+    assert result.certificate.status == result.at_least.certificate.status == "not covered"
+    assert any("needs independent rows" in warning for warning in result.warnings)
 
 
 def test_groups_keep_a_subject_s_rows_together() -> None:
     """50 subjects of 20 rows, each with levels of its own: I = 0 between subjects, and the groups say so."""
     x, y = dependent_rows("50 subjects of 20 rows")
-    found = nf.estimate_mi(x, y, groups=[f"subject {k}" for k in SUBJECT], **QUICK)
-    assert found.ceiling == pytest.approx(math.log(25))  # one row of each of 25 unseen subjects
-    assert float(found.at_least) < 0.02
-    assert "groups are independent" in found.at_least.certificate.condition
+    result = nf.estimate_mi(x, y, groups=[f"subject {k}" for k in SUBJECT], **QUICK)
+    assert result.ceiling == pytest.approx(math.log(25))  # one row of each of 25 unseen subjects
+    assert float(result.at_least) < 0.02
+    assert "groups are independent" in result.at_least.certificate.condition
     with pytest.raises(nf.UserError, match="groups names 10 groups; at least 20"):
         nf.estimate_mi(x, y, groups=np.arange(1000) % 10)
     with pytest.raises(nf.UserError, match=r"groups has shape \(3,\); it must be \(1000,\)"):
@@ -266,7 +266,7 @@ def test_the_circular_shift_law_finds_a_series() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_independent_rows_are_not_accused(family: Callable[[Rng, int], Problem]) -> None:
+def test_independent_rows_pass_the_check(family: Callable[[Rng, int], Problem]) -> None:
     for seed in range(20):
         x, y, _ = family(np.random.default_rng(seed), 400)
         rows = check_rows(x.reshape(400, -1).astype(float), y.reshape(400, -1).astype(float))
@@ -315,16 +315,16 @@ def table(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_the_target_is_not_looked_for_in_itself(
+def test_the_target_is_dropped_from_the_other_side(
     table: Path, turned: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """3.68 nats, "proven", before. I(a; a + z) = log(2)/2."""
     sides = [str(table), f"{table}:target"]
     assert main(["mi", *(sides[::-1] if turned else sides), "--folds", "2"]) == 0
-    said = capsys.readouterr().out
-    assert "column target" in said
-    assert "left out of the other side" in said
-    assert float(said.split()[0]) < 0.6
+    text = capsys.readouterr().out
+    assert "column target" in text
+    assert "left out of the other side" in text
+    assert float(text.split()[0]) < 0.6
 
 
 @pytest.mark.parametrize(
@@ -352,29 +352,29 @@ def test_the_wrong_cell_of_a_column_is_named(tmp_path: Path) -> None:
         nf.estimate_mi(np.array([1.0] * 59 + ["oops"], dtype=object), np.arange(60))
 
 
-def test_rare_flips_are_reckoned_with_before_they_are_seen() -> None:
+def test_expected_variance_covers_unseen_rare_flips() -> None:
     """A bit that is kept but for about 2 of 300 rows: I = log 2 - H(e). Where none flipped, mean and spread both say too much,
     and a lower bound that trusts the spread is above the truth in 12 to 20 % of samples."""
     rng = np.random.default_rng(11)
     n, e = 300, 2 / 300
     truth = math.log(2) - nf.info.entropy([e, 1 - e])
-    above = 0
+    higher = 0
     for _ in range(40):
         x = rng.integers(0, 2, n)
-        found = nf.estimate_mi(x, x ^ (rng.random(n) < e), baselines=False)
+        result = nf.estimate_mi(x, x ^ (rng.random(n) < e), baselines=False)
         # copies of joint rows are what two bits are made of
-        assert found.at_least.certificate.status == "proven"
-        assert not found.warnings
-        above += found.at_least > truth
-    assert above <= 2
+        assert result.at_least.certificate.status == "proven"
+        assert not result.warnings
+        higher += result.at_least > truth
+    assert higher <= 2
 
 
-def test_few_flips_are_no_copies() -> None:
+def test_binary_columns_with_few_flips_are_not_copies() -> None:
     """Binary columns of which none to a few rows differ, alone and beside others: their rows recur, and nobody copied them."""
     rng = np.random.default_rng(0)
     for flips in (0, 1, 3, 10):
-        for wide in (1, 3):
-            x = rng.integers(0, 2, size=(1000, wide)).astype(float)
+        for broad in (1, 3):
+            x = rng.integers(0, 2, size=(1000, broad)).astype(float)
             y = x.copy()
             rows = rng.choice(1000, flips, replace=False)
             y[rows] = 1 - y[rows]
@@ -382,10 +382,10 @@ def test_few_flips_are_no_copies() -> None:
     x = rng.integers(0, 2, 1000).astype(float)
     y = x.copy()
     y[3] = 1 - y[3]
-    found = nf.estimate_mi(x, y, **QUICK)
-    assert found.at_least.certificate.status == "proven"
-    assert 0.6 < float(found.at_least) <= found.nats <= math.log(2) + 0.01
-    assert found.interval[0] <= math.log(2) - nf.info.entropy([0.001, 0.999]) <= found.interval[1]
+    result = nf.estimate_mi(x, y, **QUICK)
+    assert result.at_least.certificate.status == "proven"
+    assert 0.6 < float(result.at_least) <= result.nats <= math.log(2) + 0.01
+    assert result.interval[0] <= math.log(2) - nf.info.entropy([0.001, 0.999]) <= result.interval[1]
 
 
 def test_the_variance_a_critic_expects_is_that_of_draws_from_it() -> None:
@@ -393,8 +393,8 @@ def test_the_variance_a_critic_expects_is_that_of_draws_from_it() -> None:
     f = torch.randn(6, 6, generator=torch.Generator().manual_seed(0)).double()
     share = f.softmax(dim=1)
     keys = torch.multinomial(share, 200_000, replacement=True, generator=torch.Generator().manual_seed(1))
-    drawn = (share.gather(1, keys) * 6).log()
-    assert expected_variance(f) == pytest.approx(float(drawn.var()), rel=0.02)
+    draws = (share.gather(1, keys) * 6).log()
+    assert expected_variance(f) == pytest.approx(float(draws.var()), rel=0.02)
     f[0, 1] = -math.inf
     assert math.isfinite(expected_variance(f))
     assert expected_variance(torch.zeros(5, 5)) == pytest.approx(0, abs=1e-12)

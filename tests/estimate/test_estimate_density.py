@@ -120,7 +120,7 @@ def test_a_normalised_model_nears_maximum_likelihood_as_nu_grows() -> None:
     assert gaps[2] < 0.003
 
 
-def test_an_unnormalised_model_finds_its_own_partition() -> None:
+def test_the_partition_of_an_unnormalised_model_is_learned() -> None:
     """Eq. 9: mean 1.5, precision 1 / 0.49 and log Z = log(0.7 sqrt(2 pi)), with no integral computed."""
     data = sample(20_000)
     fitted = fit_density(Gaussian(), data, WIDE, nu=10)
@@ -178,15 +178,15 @@ def test_several_dimensions_recover_a_precision_matrix() -> None:
     assert fitted.log_partition == pytest.approx(log_z, abs=0.05)
 
 
-def test_same_seed_same_fit_and_nothing_of_the_callers_moves() -> None:
+def test_a_seed_reproduces_the_fit_without_side_effects() -> None:
     model, data = Gaussian(), sample(200)
     torch.manual_seed(123)
-    before = torch.random.get_rng_state()
+    previous = torch.random.get_rng_state()
     first, again = (fit_density(model, data, WIDE, seed=4) for _ in range(2))
-    other = fit_density(model, data, WIDE, seed=5)
+    second = fit_density(model, data, WIDE, seed=5)
     assert first.log_partition == again.log_partition
-    assert first.log_partition != other.log_partition
-    assert torch.equal(torch.random.get_rng_state(), before)
+    assert first.log_partition != second.log_partition
+    assert torch.equal(torch.random.get_rng_state(), previous)
     assert float(model.mean.detach()) == 0.0
 
 
@@ -217,13 +217,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("change", "sentence"), BAD, ids=[b[1][:30] for b in BAD])
 def test_bad_input_gets_one_sentence(change: dict[str, Any], sentence: str) -> None:
-    whole: dict[str, Any] = {"model": Gaussian(), "data": sample(50), "noise": WIDE, **change}
+    full: dict[str, Any] = {"model": Gaussian(), "data": sample(50), "noise": WIDE, **change}
     with pytest.raises(nf.UserError, match=sentence) as problem:
-        fit_density(**whole)
+        fit_density(**full)
     assert "\n" not in str(problem.value)
 
 
-def test_a_fit_that_diverges_says_so() -> None:
+def test_a_diverging_fit_is_reported() -> None:
     class Runaway(Gaussian):
         def forward(self, u: Tensor) -> Tensor:
             return (self.mean * 1e200).exp() * u.square() * 1e300 + super().forward(u) * self.mean.log()
@@ -241,7 +241,7 @@ def test_a_fit_that_diverges_says_so() -> None:
         ({"model": torch.sin}, "model was builtin_function_or_method"),
     ],
 )
-def test_what_cannot_be_fitted_gets_a_sentence(changes: dict[str, Any], sentence: str) -> None:
+def test_unsuitable_models_are_reported(changes: dict[str, Any], sentence: str) -> None:
     normal = torch.distributions.Independent(torch.distributions.Normal(torch.zeros(1), torch.ones(1)), 1)
     given = {"model": torch.nn.Linear(1, 1), "data": torch.randn(20, 1), "noise": normal, **changes}
     with pytest.raises(nf.UserError, match=sentence):

@@ -62,13 +62,13 @@ def codes() -> tuple[np.ndarray, np.ndarray]:
         (codes, 0.969, 0.08),
     ],
 )
-def test_what_one_network_did_not_find(
+def test_sets_where_a_network_alone_fails(
     make: Callable[[], tuple[np.ndarray, np.ndarray]], truth: float, within: float
 ) -> None:
-    found = nf.estimate_mi(*make(), baselines=False, folds=3)
-    assert found.nats == pytest.approx(truth, abs=within)
-    assert float(found.at_least) < truth
-    assert found.interval[0] < found.nats < found.interval[1]
+    result = nf.estimate_mi(*make(), baselines=False, folds=3)
+    assert result.nats == pytest.approx(truth, abs=within)
+    assert float(result.at_least) < truth
+    assert result.interval[0] < result.nats < result.interval[1]
 
 
 def bent(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
@@ -79,18 +79,18 @@ def bent(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
     return np.sign(x) * np.abs(x) ** 2 @ turn[0], np.sign(y) * np.abs(y) ** 2 @ turn[1]
 
 
-def test_components_undo_what_was_bent_and_then_mixed() -> None:
+def test_components_recover_mixtures_of_bent_sources() -> None:
     """The mean log ratio of new rows: that of the Gaussian before it was bent, -d/2 log(1 - 0.64), where a Gaussian misses a part."""
     x, y = bent(4000, 4)
     sides = [SideMap.fit(z[:3000], np.zeros(4, bool)) for z in (x, y)]
     a, b = (m(z[:3000]) for m, z in zip(sides, (x, y), strict=True))
     c, d = (m(z[3000:]) for m, z in zip(sides, (x, y), strict=True))
     truth = -2 * math.log(1 - 0.64)
-    unmixed, plain = UnmixedRatio.fit(a, b, 0, scaled=True), GaussianRatio.fit(a, b, 0)
+    unmixed, unscaled = UnmixedRatio.fit(a, b, 0, scaled=True), GaussianRatio.fit(a, b, 0)
     assert unmixed is not None
-    assert plain is not None
+    assert unscaled is not None
     assert float(unmixed.pairs(c, d).mean()) == pytest.approx(truth, abs=0.1)
-    assert float(plain.pairs(c, d).mean()) < truth - 0.2
+    assert float(unscaled.pairs(c, d).mean()) < truth - 0.2
 
 
 def test_components_are_a_rotation_of_white_columns() -> None:
@@ -104,10 +104,10 @@ def test_screening_keeps_the_columns_that_are_correlated() -> None:
     """200 columns against 3 with 150 rows: a canonical correlation of all would be 1, of those that stand out it is the true one."""
     x, y = RNG(12).normal(size=(150, 200)), RNG(13).normal(size=(150, 3))
     y[:, 1] += 2 * x[:, 17]
-    found = GaussianRatio.fit(half(x), half(y), 0, screened=True)
-    assert found is not None
-    assert np.flatnonzero(found.canonical.x_map.any(axis=1)).tolist() == [17]
-    assert np.flatnonzero(found.canonical.y_map.any(axis=1)).tolist() == [1]
+    result = GaussianRatio.fit(half(x), half(y), 0, screened=True)
+    assert result is not None
+    assert np.flatnonzero(result.canonical.x_map.any(axis=1)).tolist() == [17]
+    assert np.flatnonzero(result.canonical.y_map.any(axis=1)).tolist() == [1]
     assert GaussianRatio.fit(half(x), half(RNG(14).normal(size=(150, 3))), 0, screened=True) is None
 
 
@@ -120,27 +120,27 @@ def test_local_gaussians_follow_a_curve() -> None:
     local, fitted = MixtureRatio.fit_local(*sides, 0, neighbours=8), MixtureRatio.fit(*sides, 0, components=4)
     assert local is not None
     assert fitted is not None
-    there = half(angle)[new], half(y)[new]
-    assert float(local.pairs(*there).mean()) > float(fitted.pairs(*there).mean()) + 0.5
+    unseen_rows = half(angle)[new], half(y)[new]
+    assert float(local.pairs(*unseen_rows).mean()) > float(fitted.pairs(*unseen_rows).mean()) + 0.5
 
 
-def test_a_network_adds_what_its_beginning_misses_and_is_none_where_nothing_is() -> None:
+def test_a_network_corrects_its_start_or_is_dropped() -> None:
     """y_1 follows x_1 x_2: no correlation. Its ratio has mean one over keys; on Gaussian data it is not offered."""
     gaussian = CANDIDATES["gaussian"]
     x, e = RNG(17).normal(size=(2, 3000, 3))
     y = np.column_stack([x[:, 0] * x[:, 1], e[:, 1:]]) + 0.3 * e[:, :1]
     sides = half(x), half(y)
-    found = NetworkRatio.fit(*sides, 0, start=gaussian)
-    assert found is not None
+    result = NetworkRatio.fit(*sides, 0, start=gaussian)
+    assert result is not None
     few = np.arange(200)
     a, b = sides[0][few], sides[1][few]
-    assert float(found.pairs(a, b).mean()) > MIN_GAIN + 0.2
-    assert float(np.exp(found.cross(a, b)).mean()) == pytest.approx(1, abs=0.3)
+    assert float(result.pairs(a, b).mean()) > MIN_GAIN + 0.2
+    assert float(np.exp(result.cross(a, b)).mean()) == pytest.approx(1, abs=0.3)
     assert NetworkRatio.fit(half(x), half(0.5 * x + e), 0, start=gaussian) is None
     assert NetworkRatio.fit(a, b, 0, start=gaussian) is None  # too few rows
 
 
-def test_a_network_begins_at_the_best_of_the_others() -> None:
+def test_a_network_starts_at_the_best_other_ratio() -> None:
     """Before it has learned anything its ratio is that of its beginning, up to the level of every row; in the competition it begins at the best."""
     x, e = RNG(17).normal(size=(2, 3000, 3))
     y = np.column_stack([x[:, 0] * x[:, 1], e[:, 1:]]) + 0.3 * e[:, :1]
@@ -150,29 +150,29 @@ def test_a_network_begins_at_the_best_of_the_others() -> None:
     silent = Separable(hidden=64, layers=2, activation="silu", dim=(7, 7), silent=True)
     few = np.arange(300)
     a, b = sides[0][few], sides[1][few]
-    begun = NetworkRatio(start, CanonicalMap.fit(sides[0].normal, sides[1].normal), silent, b)
+    initial = NetworkRatio(start, CanonicalMap.fit(sides[0].normal, sides[1].normal), silent, b)
     expected = start.cross(a, b)
     expected -= logsumexp(expected, axis=1, keepdims=True) - math.log(300)
-    np.testing.assert_allclose(begun.cross(a, b), expected, atol=1e-5)
+    np.testing.assert_allclose(initial.cross(a, b), expected, atol=1e-5)
     some = {name: CANDIDATES[name] for name in ("gaussian", "mixture of 4")}
     fit: Any = _candidate("network on mixture of 4", some)
     assert fit.keywords == {"start": some["mixture of 4"]}
 
 
-def test_levels_that_were_not_seen_are_counted_and_reckoned_with() -> None:
+def test_unseen_levels_widen_the_interval() -> None:
     """400 codes in 400 rows: four in ten rows have a code that training did not see. What the others tell is taken for theirs."""
     code = RNG(18).integers(0, 400, 400)[:, None].astype(float)
     learned = SideMap.fit(code[:320], np.array([True]))
     share = float((~np.isin(code[320:], code[:320])).mean())
     assert _unseen_level_share(learned(code[320:]), half(RNG(19).normal(size=80))) == pytest.approx(share)
     x = code[:, 0].astype(int)
-    found = nf.estimate_mi(
+    result = nf.estimate_mi(
         x, 3 * RNG(20).normal(size=400)[x] + RNG(21).normal(size=400), discrete="x", baselines=False
     )
-    assert float(found.at_least) < 0.5 * math.log(10) < found.interval[1]
+    assert float(result.at_least) < 0.5 * math.log(10) < result.interval[1]
 
 
-def test_additivity_says_where_samples_could_not_refute_it() -> None:
+def test_additivity_is_inconclusive_with_few_samples() -> None:
     """Three errors above half the value: whatever came out would have been allowed."""
     sure, unsure = (check_equal("additivity", 0.5, 0.4, error) for error in (0.05, 0.1))
     assert sure.holds
@@ -181,34 +181,34 @@ def test_additivity_says_where_samples_could_not_refute_it() -> None:
     assert not unsure.conclusive
 
 
-def test_many_categories_are_read_one_by_one_where_combinations_hardly_recur() -> None:
+def test_rarely_recurring_combinations_are_expanded() -> None:
     """Twenty bits, of which one is copied with one in twenty wrong: as one category of a million levels they would tell nothing."""
     x = RNG(22).integers(0, 2, size=(500, 20))
     y = x[:, 7] ^ (RNG(23).random(500) < 0.05)
-    found = nf.estimate_mi(x, y, baselines=False, folds=3)
+    result = nf.estimate_mi(x, y, baselines=False, folds=3)
     truth = math.log(2) + 0.05 * math.log(0.05) + 0.95 * math.log(0.95)
-    assert found.nats == pytest.approx(truth, abs=0.12)
+    assert result.nats == pytest.approx(truth, abs=0.12)
     few = SideMap.fit(x[:, :3].astype(float), np.full(3, True))(x[:, :3].astype(float))
     assert few.code is not None
     assert few.levels == 8
 
 
-def test_many_levels_of_unequal_frequency_may_tell_more_than_is_found() -> None:
+def test_interval_allows_for_many_levels_of_unequal_frequency() -> None:
     """200 levels, the k-th as frequent as 1/k, each with its own share of a yes: most of 500 rows are of levels met a few times."""
     rng = np.random.default_rng(8)
     w = 1 / np.arange(1, 201) / (1 / np.arange(1, 201)).sum()
     yes = 1 / (1 + np.exp(-2 * rng.normal(size=200)))
-    given = np.stack([yes, 1 - yes], axis=1)
-    truth = float(w @ (given * np.log(given / (w @ given))).sum(axis=1))
+    source = np.stack([yes, 1 - yes], axis=1)
+    truth = float(w @ (source * np.log(source / (w @ source))).sum(axis=1))
     missed = 0
     for seed in range(4):
         draw = RNG([25, seed])
         level = draw.choice(200, 500, p=w)
-        found = nf.estimate_mi(
+        result = nf.estimate_mi(
             [f"c{k}" for k in level], draw.random(500) < yes[level], baselines=False, discrete="all"
         )
-        assert float(found.at_least) < truth
-        missed += not found.interval[0] < truth < found.interval[1]
+        assert float(result.at_least) < truth
+        missed += not result.interval[0] < truth < result.interval[1]
     assert missed <= 1
 
 
@@ -220,6 +220,6 @@ def test_a_turn_by_quarters() -> None:
     u = t + rng.integers(0, 4, 1000) * np.pi / 2 + 0.1 * rng.normal(size=1000)
     x, y = (np.column_stack([np.cos(angle), np.sin(angle)]) for angle in (t, u))
     truth = math.log(2 * math.pi) - math.log(4) - 0.5 * math.log(2 * math.pi * math.e * 0.01)
-    found = nf.estimate_mi(x, y, baselines=False)
-    assert found.interval[0] < truth < found.interval[1]
-    assert found.nats == pytest.approx(truth, abs=0.12)
+    result = nf.estimate_mi(x, y, baselines=False)
+    assert result.interval[0] < truth < result.interval[1]
+    assert result.nats == pytest.approx(truth, abs=0.12)

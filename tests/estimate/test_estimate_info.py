@@ -75,14 +75,14 @@ def test_kl_is_zero_only_between_equals_and_completes_cross_entropy(
 def test_chain_rule(joint: np.ndarray) -> None:
     """H(X, Y) = H(X) + H(Y | X) = H(Y) + H(X | Y)."""
     x, y = joint.sum(axis=1), joint.sum(axis=0)
-    whole = info.entropy(joint)
-    assert whole == pytest.approx(info.entropy(x) + info.conditional_entropy(joint, given="x"), abs=1e-12)
-    assert whole == pytest.approx(info.entropy(y) + info.conditional_entropy(joint), abs=1e-12)
+    full = info.entropy(joint)
+    assert full == pytest.approx(info.entropy(x) + info.conditional_entropy(joint, given="x"), abs=1e-12)
+    assert full == pytest.approx(info.entropy(y) + info.conditional_entropy(joint), abs=1e-12)
 
 
 @laws
 @given(joint=joints())
-def test_conditional_entropy_is_the_mean_over_what_is_given(joint: np.ndarray) -> None:
+def test_conditional_entropy_is_the_mean_over_the_condition(joint: np.ndarray) -> None:
     """Sáez Maldonado 2021, Def. 3.1.2, by its first line: sum_y p(y) H(X | Y = y)."""
     columns = [(column.sum(), column / column.sum()) for column in joint.T if column.sum() > 0]
     expected = sum(weight * scipy.stats.entropy(column) for weight, column in columns)
@@ -195,5 +195,5 @@ def test_bad_input_gets_one_sentence(
     assert "\n" not in str(problem.value)
 
 
-def test_nothing_is_zero_without_a_sign() -> None:
+def test_zero_has_no_minus_sign() -> None:
     assert [str(info.entropy([1, 0])), str(info.kl([1, 0], [1, 0]))] == ["0.0", "0.0"]

@@ -35,10 +35,10 @@ def test_estimate_is_the_same_without_extras() -> None:
     assert done.returncode == 0, done.stderr
     names: dict[str, object] = {}
     exec(PRODUCT, names)
-    here = eval(ESTIMATE, names)
-    assert done.stdout.strip() == f"{here.nats.hex()} {here.critic}"
-    assert "trees" in here.critic
-    assert here.nats > 0.3
+    rows_here = eval(ESTIMATE, names)
+    assert done.stdout.strip() == f"{rows_here.nats.hex()} {rows_here.critic}"
+    assert "trees" in rows_here.critic
+    assert rows_here.nats > 0.3
 
 
 @pytest.mark.parametrize("file", RATIOS, ids=lambda file: file.name)

@@ -37,8 +37,8 @@ def test_the_least_wealth_over_all_label_shares_is_a_numerical_minimum(
     floor = math.log(0.01 / classes)
     log_q = rng.uniform(floor, 0, rows)
     stakes = torch.tensor([1.0, 0.25], dtype=torch.float64)
-    found = log_wealth(torch.from_numpy(log_q), torch.from_numpy(labels), floor, nats, stakes)
-    for stake, least in zip(stakes.tolist(), found.tolist(), strict=True):
+    result = log_wealth(torch.from_numpy(log_q), torch.from_numpy(labels), floor, nats, stakes)
+    for stake, lowest in zip(stakes.tolist(), result.tolist(), strict=True):
         share = stake / (1 + nats - floor)
 
         def wealth(logits: np.ndarray, share: float = share) -> float:
@@ -46,8 +46,8 @@ def test_the_least_wealth_over_all_label_shares_is_a_numerical_minimum(
             return float(np.log1p(share * (log_q - nats - log_p[labels])).sum())
 
         by_hand = min(minimize(wealth, start).fun for start in np.eye(labels.max() + 1))
-        assert least <= by_hand + 1e-9  # never above the minimum: else it would be no bound
-        assert least == pytest.approx(by_hand, abs=3e-4)
+        assert lowest <= by_hand + 1e-9  # never above the minimum: else it would be no bound
+        assert lowest == pytest.approx(by_hand, abs=3e-4)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_the_least_wealth_over_all_label_shares_is_a_numerical_minimum(
     ],
 )
 @pytest.mark.parametrize("confidence", [0.5, 0.8])
-def test_it_exceeds_the_truth_no_more_often_than_it_says(
+def test_limit_exceeds_the_truth_no_more_often_than_stated(
     joint: list[list[float]], rows: int, confidence: float
 ) -> None:
     """P(K(I) >= 1 / (1 - confidence)), summed over every sample there is, for a critic that knows p(y | x)."""
@@ -69,35 +69,35 @@ def test_it_exceeds_the_truth_no_more_often_than_it_says(
     truth = float(info.mutual_information(torch.from_numpy(p)))
     posterior = torch.from_numpy(np.log(p / p.sum(1, keepdims=True)))
     cells = list(product(range(p.shape[0]), range(p.shape[1])))
-    above = 0.0
-    seen: dict[tuple[int, ...], bool] = {}
+    higher = 0.0
+    observed: dict[tuple[int, ...], bool] = {}
     for sample in product(range(len(cells)), repeat=rows):
-        counted = tuple(sorted(sample))  # the order of rows does not matter
-        if counted not in seen:
-            x = torch.tensor([cells[one][0] for one in counted])
-            y = torch.tensor([cells[one][1] for one in counted])
-            seen[counted] = is_rejected(truth, posterior[x], y, confidence)
-        if seen[counted]:
-            above += math.prod(p[cells[one]] for one in sample)
-    assert above <= 1 - confidence
+        count = tuple(sorted(sample))  # the order of rows does not matter
+        if count not in observed:
+            x = torch.tensor([cells[one][0] for one in count])
+            y = torch.tensor([cells[one][1] for one in count])
+            observed[count] = is_rejected(truth, posterior[x], y, confidence)
+        if observed[count]:
+            higher += math.prod(p[cells[one]] for one in sample)
+    assert higher <= 1 - confidence
 
 
 @pytest.mark.parametrize(("right", "rows"), [(0.9, 50), (0.99, 50), (0.99, 1_000)])
-def test_a_nearly_perfect_probe_of_few_rows_claims_no_more_than_is_true(right: float, rows: int) -> None:
+def test_limit_of_a_nearly_perfect_probe_of_few_rows_is_valid(right: float, rows: int) -> None:
     """Two classes, flips of 1 - right, the true posterior as critic: 200 samples. With 95 % confidence at most as many may exceed the truth as a
     binomial of 5 % would give once in ten thousand tries."""
     rng = np.random.default_rng(3)
     truth = math.log(2) + right * math.log(right) + (1 - right) * math.log(1 - right)
-    found = []
+    result = []
     for _ in range(200):
         y = rng.integers(0, 2, rows)
         x = np.where(rng.random(rows) < 1 - right, 1 - y, y)
         log_p = np.log(np.where(np.arange(2)[None] == x[:, None], right, 1 - right))
-        found.append(is_rejected(truth, torch.from_numpy(log_p), torch.from_numpy(y), 0.95))
-    assert sum(found) <= binom.ppf(0.9999, 200, 0.05)
+        result.append(is_rejected(truth, torch.from_numpy(log_p), torch.from_numpy(y), 0.95))
+    assert sum(result) <= binom.ppf(0.9999, 200, 0.05)
 
 
-def test_what_it_says_is_the_last_value_refuted_and_near_the_truth() -> None:
+def test_limit_is_the_last_rejected_value_and_near_the_truth() -> None:
     right, rows = 0.9, 4_000
     truth = math.log(2) + right * math.log(right) + (1 - right) * math.log(1 - right)
     rng = np.random.default_rng(0)
@@ -105,19 +105,19 @@ def test_what_it_says_is_the_last_value_refuted_and_near_the_truth() -> None:
     x = np.where(rng.random(rows) < 1 - right, 1 - y, y)
     scores = torch.from_numpy(np.log(np.where(np.arange(2)[None] == x[:, None], right, 1 - right)))
     labels = torch.from_numpy(y)
-    least = lower_limit(scores, labels, 0.95)
-    assert 0.85 * truth < least < truth
-    assert is_rejected(least, scores, labels, 0.95)
-    assert not is_rejected(least + 1e-3, scores, labels, 0.95)
+    lowest = lower_limit(scores, labels, 0.95)
+    assert 0.85 * truth < lowest < truth
+    assert is_rejected(lowest, scores, labels, 0.95)
+    assert not is_rejected(lowest + 1e-3, scores, labels, 0.95)
 
 
-def test_a_constant_label_and_a_single_row_tell_nothing() -> None:
+def test_a_constant_label_has_no_information() -> None:
     scores = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
     assert lower_limit(scores, torch.zeros(30, dtype=torch.int64), 0.95) == 0.0
     assert lower_limit(scores[:1], torch.tensor([2]), 0.95) == 0.0
 
 
-def test_the_stakes_never_lose_everything() -> None:
+def test_no_stake_loses_everything() -> None:
     """1 + lambda (log q - log p - m) stays above lambda > 0 at the worst row there can be, q = share / classes and p = 1."""
     for mixed, classes, nats in product(UNIFORM_SHARES, (2, 1_000), (0.0, 5.0)):
         floor = math.log(mixed / classes)
@@ -127,9 +127,9 @@ def test_the_stakes_never_lose_everything() -> None:
 
 def test_the_claim_names_no_normal_mean_and_depends_on_what_was_fitted() -> None:
     scores, labels = torch.randn(60, 3), torch.arange(60) % 3
-    told = label_information(scores, labels, held_out=None)["at_least"]["certificate"]
-    assert told["status"] == "proven"
-    assert "normal" not in told["condition"]
-    assert "neither encoders nor critic were fitted" in told["condition"]
+    answer = label_information(scores, labels, held_out=None)["at_least"]["certificate"]
+    assert answer["status"] == "proven"
+    assert "normal" not in answer["condition"]
+    assert "neither encoders nor critic were fitted" in answer["condition"]
     refused = label_information(scores, labels, held_out=False)["at_least"]["certificate"]
     assert refused["status"] == "not covered"

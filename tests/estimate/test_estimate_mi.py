@@ -33,14 +33,14 @@ SAMPLE_TRUTH = -math.log(1 - np.corrcoef(X, Y)[0, 1] ** 2) / 2
 def test_a_gaussian_pair(critic: str) -> None:
     """I = -log(1 - rho^2)/2; the sample's own correlation takes out most of the sampling noise."""
     how = CriticTraining(steps=20 if critic == "joint" else 60, batch_size=64)
-    found = nf.estimate_mi(X, Y, critic=critic, training=how, **FAST)
-    assert found.nats == pytest.approx(SAMPLE_TRUTH, abs=0.03)
-    assert found.interval[0] < found.nats < found.interval[1]
-    assert found.bits == pytest.approx(found.nats / math.log(2))
-    assert (found.critic, found.samples) == (critic, 900)
+    result = nf.estimate_mi(X, Y, critic=critic, training=how, **FAST)
+    assert result.nats == pytest.approx(SAMPLE_TRUTH, abs=0.03)
+    assert result.interval[0] < result.nats < result.interval[1]
+    assert result.bits == pytest.approx(result.nats / math.log(2))
+    assert (result.critic, result.samples) == (critic, 900)
 
 
-def test_what_is_not_gaussian_is_found_too() -> None:
+def test_a_dependence_without_correlation() -> None:
     """y = x^2 + noise: no correlation at all. I = h(y) - h(noise), the density of y by quadrature over x."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=1200)
@@ -48,43 +48,43 @@ def test_what_is_not_gaussian_is_found_too() -> None:
     points, grid = norm.ppf((np.arange(2000) + 0.5) / 2000), np.linspace(-6, 18, 2001)
     density = norm.pdf(grid[:, None] - points[None, :] ** 2).mean(axis=1)
     truth = -np.trapezoid(density * np.log(density), grid) - math.log(2 * math.pi * math.e) / 2
-    found = nf.estimate_mi(x, y, folds=3, training=CriticTraining(steps=200))
-    assert truth - 0.1 < found.nats < truth + 0.05
-    assert found.baselines["gaussian"] < 0.05 < found.baselines["ksg"]
+    result = nf.estimate_mi(x, y, folds=3, training=CriticTraining(steps=200))
+    assert truth - 0.1 < result.nats < truth + 0.05
+    assert result.baselines["gaussian"] < 0.05 < result.baselines["ksg"]
 
 
-def test_independent_variables_tell_nothing_and_the_interval_knows_that_information_is_not_negative() -> None:
+def test_independent_variables_have_no_information() -> None:
     x, y = np.random.default_rng(0).normal(size=(2, 1000, 10))
-    found = nf.estimate_mi(x, y, **FAST)
-    assert found.nats == pytest.approx(0, abs=0.02)
-    assert found.interval[0] <= 0 <= found.interval[1]
+    result = nf.estimate_mi(x, y, **FAST)
+    assert result.nats == pytest.approx(0, abs=0.02)
+    assert result.interval[0] <= 0 <= result.interval[1]
 
 
 def test_discrete_variables_against_their_table() -> None:
     rng = np.random.default_rng(0)
-    x, other = rng.integers(0, 4, size=(2, 1200))
-    y = np.where(rng.random(1200) < 0.7, x, other)
+    x, second = rng.integers(0, 4, size=(2, 1200))
+    y = np.where(rng.random(1200) < 0.7, x, second)
     table = np.histogram2d(x, y, bins=4)[0] / 1200
-    found = nf.estimate_mi(x, np.array([70, 3, 11, 5])[y], training=CriticTraining(steps=400), **FAST)
-    assert found.nats == pytest.approx(nf.info.mutual_information(table), abs=0.03)
-    assert "2 discrete columns" in found.scaling
+    result = nf.estimate_mi(x, np.array([70, 3, 11, 5])[y], training=CriticTraining(steps=400), **FAST)
+    assert result.nats == pytest.approx(nf.info.mutual_information(table), abs=0.03)
+    assert "2 discrete columns" in result.scaling
 
 
 def test_mixed_columns() -> None:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 1500)
     x = np.column_stack([rng.normal(size=1500) + 4 * y, rng.integers(0, 3, 1500)])
-    found = nf.estimate_mi(x, y, training=CriticTraining(steps=60), **FAST)
-    assert 0.5 < found.nats <= math.log(2) + 0.02
+    result = nf.estimate_mi(x, y, training=CriticTraining(steps=60), **FAST)
+    assert 0.5 < result.nats <= math.log(2) + 0.02
 
 
-def test_monotone_maps_change_nothing_and_the_seed_decides_all() -> None:
+def test_monotone_maps_change_nothing_and_a_seed_reproduces() -> None:
     options = {**NETWORK, "training": CriticTraining(steps=30)}
-    plain = nf.estimate_mi(X, Y, **options)
+    unscaled = nf.estimate_mi(X, Y, **options)
     bent = nf.estimate_mi(np.exp(2 * X), Y**3, **options)
-    assert bent.nats == pytest.approx(plain.nats, abs=1e-4)
-    assert nf.estimate_mi(X, Y, **options).folds == plain.folds
-    assert nf.estimate_mi(X, Y, **options, seed=1).folds != plain.folds
+    assert bent.nats == pytest.approx(unscaled.nats, abs=1e-4)
+    assert nf.estimate_mi(X, Y, **options).folds == unscaled.folds
+    assert nf.estimate_mi(X, Y, **options, seed=1).folds != unscaled.folds
 
 
 CERTIFICATES = [
@@ -104,69 +104,69 @@ CERTIFICATES = [
 
 
 @pytest.mark.parametrize(("bound", "negatives", "status", "ceiling"), CERTIFICATES)
-def test_every_bound_says_what_it_proves(
+def test_every_bound_has_its_certificate(
     bound: Any, negatives: Any, status: str, ceiling: float | None
 ) -> None:
-    found = nf.estimate_mi(X, Y, bound=bound, negatives=negatives, training=CriticTraining(steps=20), **FAST)
-    assert found.certificate.status == status
-    assert found.ceiling == (None if ceiling is None else pytest.approx(ceiling))
-    assert found.nats == pytest.approx(SAMPLE_TRUTH, abs=0.12)
+    result = nf.estimate_mi(X, Y, bound=bound, negatives=negatives, training=CriticTraining(steps=20), **FAST)
+    assert result.certificate.status == status
+    assert result.ceiling == (None if ceiling is None else pytest.approx(ceiling))
+    assert result.nats == pytest.approx(SAMPLE_TRUTH, abs=0.12)
 
 
-def test_auto_takes_a_proven_bound_and_says_why() -> None:
+def test_auto_chooses_a_proven_bound_with_a_reason() -> None:
     for negatives in ("batch", "independent"):
-        found = nf.estimate_mi(X, Y, negatives=negatives, training=CriticTraining(steps=20), **NETWORK)
-        assert found.certificate.status == "proven"
-        assert "on validation data infonce" in found.reason
+        result = nf.estimate_mi(X, Y, negatives=negatives, training=CriticTraining(steps=20), **NETWORK)
+        assert result.certificate.status == "proven"
+        assert "on validation data infonce" in result.reason
 
 
-def test_auto_leaves_a_bound_that_hits_its_ceiling() -> None:
+def test_auto_prefers_a_bound_with_a_higher_ceiling() -> None:
     """Four independent copies of a strongly correlated pair, their exact log ratio as critic: 99 negatives are too few for
     InfoNCE's 3.3 nats, and pairs enough carry the mean that NWJ subtracts."""
     rho = 0.9
     x, noise = torch.randn(2, 800, 4, generator=torch.Generator().manual_seed(0)).double()
     y = rho * x + math.sqrt(1 - rho**2) * noise
-    own = rho**2 * (x.square().sum(1)[:, None] + y.square().sum(1)[None])
-    f = (2 * rho * x @ y.T - own) / (2 * (1 - rho**2)) - 2 * math.log(1 - rho**2)
+    own_terms = rho**2 * (x.square().sum(1)[:, None] + y.square().sum(1)[None])
+    f = (2 * rho * x @ y.T - own_terms) / (2 * (1 - rho**2)) - 2 * math.log(1 - rho**2)
     candidates = candidate_bounds("auto", "independent", 800)
     name, values = choose_bound(candidates, FoldScores([[f]], f, [f]), "independent", 0)
     assert name == "nwj"
     assert values["infonce"].nats < 3.1 < values["nwj"].nats
 
 
-def test_leaning_on_the_ceiling_is_said() -> None:
+def test_an_estimate_near_its_ceiling_warns() -> None:
     x = np.random.default_rng(0).normal(size=(300, 3))
-    found = nf.estimate_mi(x, 2 * x, training=CriticTraining(steps=10), bound="infonce", **FAST)
-    assert found.ceiling == pytest.approx(math.log(100))
-    assert found.nats <= math.log(100)
-    assert len(found.warnings) == 1
-    assert "is near its ceiling of 4.61 nats" in found.warnings[0]
-    assert "warning: the estimate is near" in str(found)
+    result = nf.estimate_mi(x, 2 * x, training=CriticTraining(steps=10), bound="infonce", **FAST)
+    assert result.ceiling == pytest.approx(math.log(100))
+    assert result.nats <= math.log(100)
+    assert len(result.warnings) == 1
+    assert "is near its ceiling of 4.61 nats" in result.warnings[0]
+    assert "warning: the estimate is near" in str(result)
 
 
-def test_a_number_is_not_asked_about_itself_and_a_category_tells_its_entropy() -> None:
+def test_a_shared_number_is_dropped_and_a_shared_category_gives_its_entropy() -> None:
     rng = np.random.default_rng(0)
     x, z = rng.normal(size=(2, 200))
     for sides in ((np.column_stack([z, x]), x), (x, {"a": z, "b": x})):
-        found, asked = nf.estimate_mi(*sides, baselines=False), nf.estimate_mi(z, x, baselines=False)
-        assert "its information about it is infinite; it was left out of" in found.warnings[0]
-        assert found.interval[1] == pytest.approx(asked.interval[1], rel=0.5)
-    assert "y column b equals x column 0, so" in found.warnings[0]
+        result, expected = nf.estimate_mi(*sides, baselines=False), nf.estimate_mi(z, x, baselines=False)
+        assert "its information about it is infinite; it was left out of" in result.warnings[0]
+        assert result.interval[1] == pytest.approx(expected.interval[1], rel=0.5)
+    assert "y column b equals x column 0, so" in result.warnings[0]
     only = nf.estimate_mi(x, x, "infonce", training=CriticTraining(steps=10), baselines=False)
     assert "x column 0 and y column 0 are the same" in only.warnings[0]
     levels = rng.integers(0, 4, 200)
     share = np.bincount(levels) / 200
-    told = nf.estimate_mi(levels, levels)
-    assert told.interval[0] < -(share * np.log(share)).sum() < told.interval[1]
-    assert told.warnings == ()
+    answer = nf.estimate_mi(levels, levels)
+    assert answer.interval[0] < -(share * np.log(share)).sum() < answer.interval[1]
+    assert answer.warnings == ()
 
 
-def test_a_critic_of_one_s_own() -> None:
+def test_a_critic_given_as_a_function() -> None:
     def tiny(dim: tuple[int, int]) -> AbstractCritic:
         return nf.Separable(hidden=8, out=4, dim=dim, silent=True)
 
-    found = nf.estimate_mi(X, Y, critic=tiny, training=CriticTraining(steps=10), **FAST)
-    assert found.critic == "tiny"
+    result = nf.estimate_mi(X, Y, critic=tiny, training=CriticTraining(steps=10), **FAST)
+    assert result.critic == "tiny"
     with pytest.raises(nf.UserError, match="a critic with weights is needed"):
         nf.estimate_mi(X, Y, critic=lambda dim: nf.Cosine(), **FAST)
 
@@ -195,12 +195,12 @@ def test_a_critic_of_one_s_own() -> None:
         ({"device": "abacus"}, "device was 'abacus', which torch cannot use here"),
     ],
 )
-def test_options_that_make_no_sense(options: dict[str, Any], sentence: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(nf.UserError, match=sentence):
         nf.estimate_mi(X, Y, **options)
 
 
-def test_barber_agakov_needs_a_density_that_no_critic_here_is() -> None:
+def test_a_barber_agakov_object_is_refused() -> None:
     """With H(v) given it is a proven bound, of log q(v | u) alone: on log ratios it would return H(v) too much."""
     assert nf.BarberAgakov(entropy=9.0).certificate(NegativeSampling(9, 8)).status == "proven"
     with pytest.raises(nf.UserError, match="bound was a BarberAgakov object"):
@@ -210,29 +210,29 @@ def test_barber_agakov_needs_a_density_that_no_critic_here_is() -> None:
 @pytest.mark.parametrize("bound", ["ml-cpc", "nwj", "dv", "alpha-cpc", nf.AlphaCPC(1.5)])
 def test_few_samples_still_have_an_interval(bound: Any) -> None:
     """Eleven unseen samples make two anchors with negatives of their own: leaving out two can leave none."""
-    found = nf.estimate_mi(
+    result = nf.estimate_mi(
         X[:51], Y[:51], bound, negatives="independent", baselines=False, training=CriticTraining(steps=1)
     )
-    low, high = found.interval
+    low, high = result.interval
     assert math.isfinite(low)
-    assert low < found.nats < high
+    assert low < result.nats < high
 
 
 @pytest.mark.parametrize("scaling", ["rank", "standard", "none"])
 @pytest.mark.parametrize("size", [1e300, 1e-300])
 def test_extreme_sizes_change_nothing(size: float, scaling: Any) -> None:
     options: dict[str, Any] = {"folds": 2, "training": CriticTraining(steps=1), "scaling": scaling}
-    plain = nf.estimate_mi(X[:100], Y[:100], **options)
+    unscaled = nf.estimate_mi(X[:100], Y[:100], **options)
     scaled = nf.estimate_mi(X[:100] * size, Y[:100], **options)
-    assert scaled.nats == pytest.approx(plain.nats, abs=1e-4)
-    assert scaled.baselines == pytest.approx(plain.baselines, abs=1e-4)
+    assert scaled.nats == pytest.approx(unscaled.nats, abs=1e-4)
+    assert scaled.baselines == pytest.approx(unscaled.baselines, abs=1e-4)
 
 
 @pytest.mark.parametrize("discrete", ["auto", "none"])
-def test_a_column_that_does_not_vary_where_the_critic_learns_tells_nothing(discrete: Any) -> None:
-    once = (np.arange(100) == 3).astype(float)
-    found = nf.estimate_mi(once, Y[:100], discrete=discrete, folds=2, training=CriticTraining(steps=1))
-    assert found.nats == pytest.approx(0, abs=0.05)
+def test_a_column_constant_in_training_rows_has_no_information(discrete: Any) -> None:
+    single = (np.arange(100) == 3).astype(float)
+    result = nf.estimate_mi(single, Y[:100], discrete=discrete, folds=2, training=CriticTraining(steps=1))
+    assert result.nats == pytest.approx(0, abs=0.05)
 
 
 def test_the_laws_of_information_hold_for_the_estimator() -> None:
@@ -265,31 +265,31 @@ def test_json_has_the_names_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"lr": -1.0}, {"check_every": 0}, {"steps": 2.5}, {"average": 0.0}])
-def test_training_that_makes_no_sense(wrong: dict[str, Any]) -> None:
+def test_invalid_training_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(nf.UserError, match="training's"):
         CriticTraining(**wrong)
 
 
-def test_what_fitting_costs_lifts_the_upper_end_alone() -> None:
+def test_optimism_raises_the_upper_end_only() -> None:
     """20 columns, 400 samples: the fit is paid for in unseen value, and the interval says so upwards."""
     x, noise = np.random.default_rng(0).normal(size=(2, 400, 20))
-    found = nf.estimate_mi(x, x + 2 * noise, **FAST)
-    low, high = found.interval
-    assert high - found.nats > 1.5 * (found.nats - low)
+    result = nf.estimate_mi(x, x + 2 * noise, **FAST)
+    low, high = result.interval
+    assert high - result.nats > 1.5 * (result.nats - low)
 
 
 def test_one_thread_of_torch_and_of_numpys_matrices() -> None:
     """And both have theirs back afterwards, whatever the machine gave them."""
 
     def threads() -> list[int]:
-        return [torch.get_num_threads(), *(each["num_threads"] for each in threadpool_info())]
+        return [torch.get_num_threads(), *(item["num_threads"] for item in threadpool_info())]
 
-    begun = torch.get_num_threads()
+    initial = torch.get_num_threads()
     with threadpool_limits(2):
         torch.set_num_threads(2)
-        before = threads()
-        assert set(before) == {2}
+        previous = threads()
+        assert set(previous) == {2}
         with one_thread():
             assert set(threads()) == {1}
-        assert threads() == before
-    torch.set_num_threads(begun)
+        assert threads() == previous
+    torch.set_num_threads(initial)

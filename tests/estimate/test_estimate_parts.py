@@ -22,9 +22,9 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("critic", CRITICS)
-def test_the_beginning_is_the_gaussian_log_ratio(critic: str) -> None:
+def test_first_guess_is_the_gaussian_log_ratio(critic: str) -> None:
     rho = torch.tensor([0.8, 0.3, 0.0])
-    begun = InitialisedCritic("gaussian", rho, CRITICS[critic]((3, 4)))
+    initial = InitialisedCritic("gaussian", rho, CRITICS[critic]((3, 4)))
     torch.manual_seed(0)
     x, y = torch.randn(6, 3), torch.randn(5, 4)
     expected = np.zeros((6, 5))
@@ -35,12 +35,12 @@ def test_the_beginning_is_the_gaussian_log_ratio(critic: str) -> None:
                 pair = [float(x[i, k]), float(y[j, k])]
                 joint = multivariate_normal([0, 0], [[1, r], [r, 1]]).logpdf(pair)
                 expected[i, j] += joint - norm.logpdf(pair).sum()
-    np.testing.assert_allclose(begun.cross(x, y).detach().numpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(initial.cross(x, y).detach().numpy(), expected, atol=1e-5)
 
 
 @given(seed=st.integers(0, 10**6), rows=st.integers(2, 5), columns=st.integers(2, 5))
 @settings(max_examples=20, deadline=None)
-def test_a_discrete_pair_begins_at_its_table(seed: int, rows: int, columns: int) -> None:
+def test_first_guess_of_a_discrete_pair_is_its_table(seed: int, rows: int, columns: int) -> None:
     """Lancaster: p(x, y) / (p(x) p(y)) = 1 + sum_k r_k u_k(x) v_k(y), u and v the canonical variates of indicators."""
     rng = np.random.default_rng(seed)
     joint = rng.dirichlet(np.full(rows * columns, 5.0))
@@ -58,12 +58,12 @@ def test_a_discrete_pair_begins_at_its_table(seed: int, rows: int, columns: int)
     all_of_it = np.linalg.svd(
         canonical.x_map.T @ (u - u.mean(0)).T @ (v - v.mean(0)) @ canonical.y_map / 600
     )[1]
-    begun = InitialisedCritic(
+    initial = InitialisedCritic(
         "table",
         torch.from_numpy(all_of_it).float(),
         CRITICS["bilinear"]((len(canonical.x_map.T), len(canonical.y_map.T))),
     )
-    f = begun.cross(*canonical(u, v)).detach().numpy()
+    f = initial.cross(*canonical(u, v)).detach().numpy()
     np.testing.assert_allclose(f, np.log(np.maximum(ratio, 0.02))[np.ix_(x, y)], atol=2e-2)
 
 
@@ -117,16 +117,16 @@ def test_the_jackknife_s_error_is_the_spread_over_samplings(kind: str) -> None:
             else independent_arrangements(160, 7, 6, sampling, CPU)
         )
         bound = nf.InfoNCE() if kind == "batch" else nf.MultiLabelCPC(0.1)
-        found = measure_bound(bound, f, arranged)
-        values.append(found.nats)
-        errors.append(found.error)
+        result = measure_bound(bound, f, arranged)
+        values.append(result.nats)
+        errors.append(result.error)
     assert 0.75 < np.sqrt(np.mean(np.square(errors))) / np.std(values) < 1.35
 
 
 def test_measured_is_the_bound_itself() -> None:
     f = exact_scores(50, np.random.default_rng(1))
-    whole = measure_bound(nf.InfoNCE(), f, [in_batch_arrangement(50, CPU)])
-    assert whole.nats == pytest.approx(float(nf.InfoNCE()(paired_scores(f))))
+    full = measure_bound(nf.InfoNCE(), f, [in_batch_arrangement(50, CPU)])
+    assert full.nats == pytest.approx(float(nf.InfoNCE()(paired_scores(f))))
     trials = independent_arrangements(50, 4, 5, 0, CPU)
     by_hand = []
     for trial in trials:

@@ -59,7 +59,7 @@ def same_draws() -> None:
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_all_pairs_agree_with_rows_that_belong_together(sample: str) -> None:
+def test_cross_and_pairs_agree(sample: str) -> None:
     """cross(x, y)[i, i] = pairs(x, y)[i], and cross(x, y)[i, j] = pairs(x[i], y[j])."""
     x, y = SAMPLES[sample]
     fitted, shift = 0, np.roll(np.arange(50), 7)
@@ -106,17 +106,17 @@ def test_a_table_is_dirichlet_s_posterior_mean_both_ways() -> None:
         np.concatenate([np.full(counts[i, j], (i, j)[side]) for i in (0, 1) for j in (0, 1)])
         for side in (0, 1)
     )
-    found = TableRatio.fit(half(x, True), half(y, True), 0, bins=0, strength=2.0)
-    assert found is not None
+    result = TableRatio.fit(half(x, True), half(y, True), 0, bins=0, strength=2.0)
+    assert result is not None
     p, q = counts.sum(1) / 20, counts.sum(0) / 20
     for i, j in itertools.product((0, 1), repeat=2):
         by_row = (counts[i, j] + 2 * q[j]) / (counts[i].sum() + 2) / q[j]
         by_column = (counts[i, j] + 2 * p[i]) / (counts[:, j].sum() + 2) / p[i]
-        assert found.log_ratio[i, j] == pytest.approx(math.log((by_row + by_column) / 2))
-    assert (found.log_ratio[-1] == 0).all()  # a level that was not seen says nothing
+        assert result.log_ratio[i, j] == pytest.approx(math.log((by_row + by_column) / 2))
+    assert (result.log_ratio[-1] == 0).all()  # a level that was not seen says nothing
 
 
-def test_a_discount_is_taken_from_every_cell_that_was_met() -> None:
+def test_absolute_discounting_is_its_formula() -> None:
     """(n_xy - d + d t_x p(y)) / (n_x p(y)), d = n1 / (n1 + 2 n2) of cells met once and twice (Ney et al. 1994), mean over both ways."""
     counts = np.array([[5, 1, 0], [0, 4, 1], [2, 0, 1]])
     x, y = (np.repeat(levels.ravel(), counts.ravel()) for levels in np.indices(counts.shape))
@@ -134,31 +134,31 @@ def test_a_discount_is_taken_from_every_cell_that_was_met() -> None:
     np.testing.assert_allclose(np.exp(table.log_ratio[:3, :3]), expected)
 
 
-def test_rare_levels_are_pooled_with_those_not_seen() -> None:
+def test_rare_and_unseen_levels_share_a_cell() -> None:
     """Levels 3 to 9 occur twice each and always with y = 1: alone they say little, together as one level they say it, also of a new one."""
     x = np.r_[np.repeat([0, 1, 2], 40), np.repeat(np.arange(3, 10), 2), 11]
     y = np.r_[np.tile([0, 1], 60), np.ones(14), 1]
     map_x, both = SideMap.fit(x[:-1, None].astype(float), np.array([True])), half(y[:-1], True)
-    given = map_x(x[:, None].astype(float))
-    pooled = TableRatio.fit(given[np.arange(134)], both, 0, bins=0, strength=1.0, rare=5)
-    plain = TableRatio.fit(given[np.arange(134)], both, 0, bins=0, strength=1.0)
+    source = map_x(x[:, None].astype(float))
+    pooled = TableRatio.fit(source[np.arange(134)], both, 0, bins=0, strength=1.0, rare=5)
+    unscaled = TableRatio.fit(source[np.arange(134)], both, 0, bins=0, strength=1.0)
     assert pooled is not None
-    assert plain is not None
-    assert (pooled.x.count, plain.x.count) == (4, 10)
-    new = given[np.array([134])]
+    assert unscaled is not None
+    assert (pooled.x.count, unscaled.x.count) == (4, 10)
+    new = source[np.array([134])]
     assert new.code is not None
     assert new.code.tolist() == [-1]
     # 14 rows in the pool, all with y = 1, of which there are 74 in 134: the mean of both ways, as in the test above
     by_row = (14 + 74 / 134) / (15 * 74 / 134)
     by_column = (14 + 14 / 134) / (75 * 14 / 134)
     assert pooled.pairs(new, both[np.array([133])])[0] == pytest.approx(math.log((by_row + by_column) / 2))
-    assert plain.pairs(new, both[np.array([133])])[0] == 0.0
+    assert unscaled.pairs(new, both[np.array([133])])[0] == 0.0
     assert (
         TableRatio.fit(half(y, True), half(y, True), 0, bins=0, strength=1.0, rare=5) is None
     )  # nothing is rare
 
 
-def test_compressed_columns_keep_what_their_directions_tell() -> None:
+def test_projected_ratio_keeps_the_information_of_its_directions() -> None:
     """y follows a curve of one direction of twelve columns: the direction is found, and most of what it tells."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=(1500, 12))
@@ -166,13 +166,13 @@ def test_compressed_columns_keep_what_their_directions_tell() -> None:
     y = np.exp(1.5 * u) + 0.05 * rng.normal(size=1500)
     sides = half(x), half(y)
     learned, new = np.arange(1000), np.arange(1000, 1500)
-    found = CANDIDATES["compressed, y of x"](sides[0][learned], sides[1][learned], 0)
-    assert isinstance(found, ProjectedRatio)
-    assert found.y is None
-    assert found.x is not None
-    direction = found.x.directions[:, 0] / np.linalg.norm(found.x.directions[:, 0])
+    result = CANDIDATES["compressed, y of x"](sides[0][learned], sides[1][learned], 0)
+    assert isinstance(result, ProjectedRatio)
+    assert result.y is None
+    assert result.x is not None
+    direction = result.x.directions[:, 0] / np.linalg.norm(result.x.directions[:, 0])
     assert abs(direction @ np.full(12, 12**-0.5)) > 0.95
-    assert float(found.pairs(sides[0][new], sides[1][new]).mean()) > 1.0
+    assert float(result.pairs(sides[0][new], sides[1][new]).mean()) > 1.0
     assert (
         CANDIDATES["compressed, y of x"](half(x[:, :6]), half(y), 0) is None
     )  # few columns are read as they are
@@ -181,18 +181,18 @@ def test_compressed_columns_keep_what_their_directions_tell() -> None:
     )  # no direction stands out
 
 
-def test_trees_of_pairs_find_what_is_in_no_correlation() -> None:
+def test_pair_trees_find_an_uncorrelated_dependence() -> None:
     """y_1 follows |x_1|, both with a column of noise beside: no correlation, and no side is one column."""
     rng = np.random.default_rng(2)
     x, y = rng.normal(size=(2, 1200, 2))
     y[:, 0] = np.abs(x[:, 0]) + 0.3 * y[:, 0]
     sides = half(x), half(y)
     learned, new = np.arange(900), np.arange(900, 1200)
-    found = DiscriminatorRatio.fit(sides[0][learned], sides[1][learned], 0)
-    assert found is not None
+    result = DiscriminatorRatio.fit(sides[0][learned], sides[1][learned], 0)
+    assert result is not None
     a, b = sides[0][new], sides[1][new]
-    assert 0.2 < float(found.pairs(a, b).mean()) < 1.0
-    assert float(np.exp(found.cross(a, b)).mean()) == pytest.approx(1, abs=0.15)
+    assert 0.2 < float(result.pairs(a, b).mean()) < 1.0
+    assert float(np.exp(result.cross(a, b)).mean()) == pytest.approx(1, abs=0.15)
     assert DiscriminatorRatio.fit(half(x[:, 0]), sides[1], 0) is None  # one number is predicted instead
     assert (
         DiscriminatorRatio.fit(sides[0], half(x + rng.normal(size=x.shape)), 0) is None
@@ -224,15 +224,15 @@ def test_the_mixture_finds_what_one_ratio_alone_is_right_about() -> None:
     assert smaller.names == stack.names
 
 
-def test_what_is_dear_must_add_something() -> None:
+def test_expensive_ratios_must_add_something() -> None:
     """A network that says what a Gaussian says already is left out; one that says more stays, whoever else is there."""
-    found = np.random.default_rng(3).normal(0.3, 0.5, size=500)
-    rest = {"gaussian": found, "table of 4": np.zeros(500)}
+    result = np.random.default_rng(3).normal(0.3, 0.5, size=500)
+    rest = {"gaussian": result, "table of 4": np.zeros(500)}
     network = "network on gaussian"
-    assert list(_drop_idle({**rest, network: found})) == list(rest)
-    assert network in _drop_idle({**rest, network: found + 0.1})
-    assert network in _drop_idle({network: found})
-    assert "student" in _drop_idle({**rest, "student": found})  # cheap
+    assert list(_drop_idle({**rest, network: result})) == list(rest)
+    assert network in _drop_idle({**rest, network: result + 0.1})
+    assert network in _drop_idle({network: result})
+    assert "student" in _drop_idle({**rest, "student": result})  # cheap
 
 
 def test_unrelated_samples_are_left_to_independence() -> None:
@@ -264,7 +264,7 @@ def test_splines_add_up_to_one_everywhere() -> None:
     np.testing.assert_allclose(basis.sum(axis=1), 1, atol=1e-12)
 
 
-def test_a_line_costs_a_spline_nothing() -> None:
+def test_a_line_has_no_spline_penalty() -> None:
     """Coefficients at the means of three knots make the line itself (Greville), and its slope never changes; a parabola's does."""
     z = RNG.exponential(size=300)
     spline = SplineBasis(z, 12)
@@ -276,16 +276,16 @@ def test_a_line_costs_a_spline_nothing() -> None:
 def test_hard_edges_may_be_blurred() -> None:
     """Uniform noise missed by a little: at most 0.02 nats from the closed form, where histograms with sharp edges and kernels alone lose
     more in most draws (0.020 in the mean of ten, up to 0.046)."""
-    lost = []
+    losses = []
     for seed in range(4):
         rng, blur = np.random.default_rng(seed), 0.05
         fitted, unseen = (rng.uniform(-1, 1, size) + blur * rng.normal(size=size) for size in (800, 5000))
         log_p = np.log((norm.cdf((unseen + 1) / blur) - norm.cdf((unseen - 1) / blur)) / 2)
-        lost.append(float((log_p - np.interp(unseen, *fit_log_density(fitted))).mean()))
-    assert max(lost) < 0.02
+        losses.append(float((log_p - np.interp(unseen, *fit_log_density(fitted))).mean()))
+    assert max(losses) < 0.02
 
 
-def test_only_a_sure_excess_is_taken_off() -> None:
+def test_only_a_clear_excess_is_subtracted() -> None:
     """Of the true ratio of a strong dependence few pairs carry the mean, 1, and nothing is taken off; of twice the ratio log 2."""
     rho = 0.99
     x = RNG.normal(size=(2000, 1))
@@ -296,8 +296,8 @@ def test_only_a_sure_excess_is_taken_off() -> None:
         times: float
 
         def pairs(self, a: SideRows, b: SideRows) -> np.ndarray:
-            own = rho**2 * (a.normal**2 + b.normal**2)[:, 0]
-            f = (2 * rho * a.normal * b.normal)[:, 0] - own
+            own_terms = rho**2 * (a.normal**2 + b.normal**2)[:, 0]
+            f = (2 * rho * a.normal * b.normal)[:, 0] - own_terms
             return f / (2 * (1 - rho**2)) - 0.5 * math.log(1 - rho**2) + math.log(self.times)
 
         def cross(self, a: SideRows, b: SideRows) -> np.ndarray:
@@ -327,7 +327,7 @@ def test_the_excess_of_two_categories_is_counted_over_all_pairs_of_levels() -> N
     assert _excess(replace(counts, log_ratio=counts.log_ratio - 1), a, b) == 0.0
 
 
-def test_candidates_that_differ_in_one_thing_share_the_rest() -> None:
+def test_candidates_share_cached_fits() -> None:
     a, b = half(NUMBER), half(NUMBER + RNG.normal(size=N))
     fits = [
         ResidualRatio.fit(a, b, 0, swapped=False, scaled=True, spread_varies=varies)
@@ -336,9 +336,9 @@ def test_candidates_that_differ_in_one_thing_share_the_rest() -> None:
     assert fits[0] is not None
     assert fits[1] is not None
     assert fits[0].density.predict is fits[1].density.predict
-    other = ResidualRatio.fit(a, half(NUMBER**2), 0, swapped=False, scaled=True, spread_varies=False)
-    assert other is not None
-    assert other.density.predict is not fits[0].density.predict
+    second = ResidualRatio.fit(a, half(NUMBER**2), 0, swapped=False, scaled=True, spread_varies=False)
+    assert second is not None
+    assert second.density.predict is not fits[0].density.predict
 
 
 def gaussian_scores(m: int, rho: float = 0.7) -> np.ndarray:
@@ -384,7 +384,7 @@ def test_holm_is_its_definition() -> None:
     assert holm(p) == pytest.approx({"a": 0.04, "c": 0.09, "b": 0.09, "d": 0.5})
 
 
-def test_columns_round_a_curve_have_the_log_ratio_of_a_spiral() -> None:
+def test_multivariate_residual_ratio_is_that_of_a_spiral() -> None:
     """log p(y | angle) - log p(y) of unseen rows, p(y) the mean over a fine grid of angles."""
     rng, noise = np.random.default_rng(1), 0.7
 
@@ -395,18 +395,18 @@ def test_columns_round_a_curve_have_the_log_ratio_of_a_spiral() -> None:
     y = curve(angle) + noise * rng.normal(size=(900, 2))
     maps = SideMap.fit(angle[:600, None], np.array([False])), SideMap.fit(y[:600], np.zeros(2, bool))
     learned, unseen = ((maps[0](angle[k, None]), maps[1](y[k])) for k in (slice(600), slice(600, None)))
-    found = MultivariateResidualRatio.fit(*learned, 0, swapped=False)
-    assert found is not None
+    result = MultivariateResidualRatio.fit(*learned, 0, swapped=False)
+    assert result is not None
     grid = curve((np.arange(2000) + 0.5) / 2000 * 4 * np.pi)
-    own = norm.logpdf(y[600:], curve(angle[600:]), noise).sum(axis=1)
+    own_terms = norm.logpdf(y[600:], curve(angle[600:]), noise).sum(axis=1)
     margin = np.log([norm.pdf(row, grid, noise).prod(axis=1).mean() for row in y[600:]])
-    assert np.abs(found.pairs(*unseen) - (own - margin)).mean() < 0.3
+    assert np.abs(result.pairs(*unseen) - (own_terms - margin)).mean() < 0.3
     other_way = MultivariateResidualRatio.fit(*learned[::-1], 0, swapped=True)
     assert other_way is not None
-    np.testing.assert_allclose(other_way.pairs(*unseen[::-1]), found.pairs(*unseen))
+    np.testing.assert_allclose(other_way.pairs(*unseen[::-1]), result.pairs(*unseen))
 
 
-def test_trees_are_tried_only_where_a_sum_of_curves_leaves_something() -> None:
+def test_trees_are_tried_only_where_an_additive_model_fails() -> None:
     x = np.random.default_rng(2).normal(size=(600, 3))
     e = 0.1 * np.random.default_rng(3).normal(size=600)
     assert trees_may_help(half(x), x[:, 0] * x[:, 1] + e, True, 0)
@@ -426,15 +426,15 @@ class Scored:
         return self.f
 
 
-def test_what_the_other_half_of_the_rows_was_worth_is_a_difference_of_infonce() -> None:
+def test_step_of_the_learning_curve_is_a_difference_of_infonce() -> None:
     """mean f - mean g - (the levels' difference) = InfoNCE(f) - InfoNCE(g); a key far out, to which g gives e^9 at every row, moves it by no more than
     its row and what it takes from the others; nothing is said of levels where InfoNCE leans on its ceiling."""
     f, g = np.random.default_rng(4).normal(size=(2, 60, 60))
     sides = [SAMPLES["numbers"]]
 
-    def worth(whole: np.ndarray, smaller: np.ndarray) -> float:
-        rise = _level_change(Scored(smaller), sides, [block_statistics(whole)])
-        return float(np.diagonal(whole).mean() - np.diagonal(smaller).mean()) - rise
+    def worth(full: np.ndarray, smaller: np.ndarray) -> float:
+        rise = _level_change(Scored(smaller), sides, [block_statistics(full)])
+        return float(np.diagonal(full).mean() - np.diagonal(smaller).mean()) - rise
 
     def infonce(f: np.ndarray) -> float:
         return float(nf.InfoNCE()(paired_scores(torch.from_numpy(f))))
@@ -448,7 +448,7 @@ def test_what_the_other_half_of_the_rows_was_worth_is_a_difference_of_infonce() 
     assert worth(sure, g) == pytest.approx(float(np.diagonal(sure).mean() - np.diagonal(g).mean()))
 
 
-def test_a_ratio_that_half_the_rows_cannot_fit_stays_as_it_is() -> None:
+def test_half_fit_keeps_a_ratio_that_needs_more_rows() -> None:
     x, y = SAMPLES["numbers"]
     asks = {"gaussian": CANDIDATES["gaussian"]}
 
@@ -462,11 +462,11 @@ def test_a_ratio_that_half_the_rows_cannot_fit_stays_as_it_is() -> None:
     assert refit_on_half(stack, x, y, 0, {"gaussian": fit}).ratios != stack.ratios
 
 
-def test_levels_in_order_stand_at_the_middle_of_their_ranks() -> None:
+def test_ordered_levels_become_mid_rank_quantiles() -> None:
     """The normal quantile of (rows below + half of its own) / rows; a level that was not seen stands in the middle; two levels have no order."""
     code = np.repeat([3.0, 5.0, 9.0], [10, 60, 30])
-    known = SideMap.fit(code[:, None], np.array([True]))
-    place = known(code[:, None]).level_places()
+    fitted_side = SideMap.fit(code[:, None], np.array([True]))
+    place = fitted_side(code[:, None]).level_places()
     assert place is not None
     np.testing.assert_allclose(place, [*norm.ppf([0.05, 0.4, 0.85]), 0.0])
     assert half(code[code < 9], True).level_places() is None
@@ -485,28 +485,28 @@ def test_levels_in_order_stand_at_the_middle_of_their_ranks() -> None:
     assert ordered.pairs(*unseen).mean() > table.pairs(*unseen).mean() + 0.05
 
 
-def test_numbers_are_not_blurred_by_their_ranks() -> None:
+def test_scaled_gaussian_resolves_more_than_ranks() -> None:
     """y = x + e / 100, 4.6 nats: -log(1 - rho^2) / 2 - (rho^2 (x^2 + y^2) - 2 rho x y) / (2 (1 - rho^2)) of unseen rows."""
     x, e = np.random.default_rng(7).normal(size=(2, 600))
     y = x + 0.01 * e
     maps = [SideMap.fit(z[:400, None], np.array([False])) for z in (x, y)]
     learned, unseen = ((maps[0](x[k, None]), maps[1](y[k, None])) for k in (slice(400), slice(400, None)))
-    plain, ranks = (CANDIDATES[name](*learned, 0) for name in ("gaussian, plain", "gaussian"))
-    assert plain is not None
+    unscaled, ranks = (CANDIDATES[name](*learned, 0) for name in ("gaussian, plain", "gaussian"))
+    assert unscaled is not None
     assert ranks is not None
     truth = multivariate_normal([0, 0], [[1, 1], [1, 1.0001]]).logpdf(np.column_stack([x, y])[400:])
     truth = truth - norm.logpdf(x[400:]) - norm.logpdf(y[400:], scale=math.sqrt(1.0001))
-    assert np.abs(plain.pairs(*unseen) - truth).mean() < 0.25
-    assert plain.pairs(*unseen).mean() == pytest.approx(truth.mean(), abs=0.1)
+    assert np.abs(unscaled.pairs(*unseen) - truth).mean() < 0.25
+    assert unscaled.pairs(*unseen).mean() == pytest.approx(truth.mean(), abs=0.1)
     assert ranks.pairs(*unseen).mean() < truth.mean() - 0.5
 
 
 def test_long_tails_are_squeezed_one_to_one() -> None:
     z = np.array([-1e9, -30.0, -2.0, 0.3, 2.0, 3.0, 1e5])
-    found = squeeze(z)
-    np.testing.assert_allclose(found[2:6], [-2.0, 0.3, 2.0, 2 + math.log(2)])
-    assert (np.diff(found) > 0).all()
-    assert np.abs(found).max() < FAR
+    result = squeeze(z)
+    np.testing.assert_allclose(result[2:6], [-2.0, 0.3, 2.0, 2 + math.log(2)])
+    assert (np.diff(result) > 0).all()
+    assert np.abs(result).max() < FAR
 
 
 def test_a_line_with_long_tails_has_the_log_ratio_of_two_cauchys() -> None:
@@ -515,14 +515,14 @@ def test_a_line_with_long_tails_has_the_log_ratio_of_two_cauchys() -> None:
     y = 1 + 2 * x + e
     maps = [SideMap.fit(z[:1500, None], np.array([False])) for z in (x, y)]
     learned, unseen = ((maps[0](x[k, None]), maps[1](y[k, None])) for k in (slice(1500), slice(1500, None)))
-    found = CANDIDATES["line, y of x"](*learned, 0)
-    assert found is not None
+    result = CANDIDATES["line, y of x"](*learned, 0)
+    assert result is not None
     truth = cauchy.logpdf(e[1500:]) - cauchy.logpdf(y[1500:], 1, 3)
-    assert np.abs(found.pairs(*unseen) - truth).mean() < 0.2
-    np.testing.assert_allclose(np.diagonal(found.cross(*unseen)), found.pairs(*unseen))
+    assert np.abs(result.pairs(*unseen) - truth).mean() < 0.2
+    np.testing.assert_allclose(np.diagonal(result.cross(*unseen)), result.pairs(*unseen))
     turned = CANDIDATES["line, x of y"](*learned[::-1], 0)
     assert turned is not None
-    np.testing.assert_allclose(turned.cross(*unseen[::-1]).T, found.cross(*unseen))
+    np.testing.assert_allclose(turned.cross(*unseen[::-1]).T, result.cross(*unseen))
     z = np.array([-300.0, -2.0, 0.1, 7.0])
     np.testing.assert_allclose(unsqueeze(squeeze(z)), z)
     assert CANDIDATES["line, y of x"](*SAMPLES["numbers"], 0) is None
@@ -539,14 +539,14 @@ def test_zeros_and_amounts_have_the_log_ratio_of_a_table_and_a_gaussian() -> Non
     x, y = np.where(s == 1, np.exp(z), 0.0), np.where(t_state == 1, np.exp(w), 0.0)
     maps = [SideMap.fit(v[:2000, None], np.array([False])) for v in (x, y)]
     learned, unseen = ((maps[0](x[k, None]), maps[1](y[k, None])) for k in (slice(2000), slice(2000, None)))
-    found = CANDIDATES["atoms"](*learned, 0)
-    assert isinstance(found, AtomRatio)
-    assert found.x.is_between(unseen[0]).tolist() == (s[2000:] == 1).tolist()
+    result = CANDIDATES["atoms"](*learned, 0)
+    assert isinstance(result, AtomRatio)
+    assert result.x.is_between(unseen[0]).tolist() == (s[2000:] == 1).tolist()
     truth = np.log(table / np.outer(table.sum(axis=1), table.sum(axis=0)))[s, t_state]
     both = (s == 1) & (t_state == 1)
     form = (rho**2 * (z**2 + w**2) - 2 * rho * z * w) / (2 * (1 - rho**2))
     truth = (truth + both * (-0.5 * math.log(1 - rho**2) - form))[2000:]
-    assert np.abs(found.pairs(*unseen) - truth).mean() < 0.1
+    assert np.abs(result.pairs(*unseen) - truth).mean() < 0.1
     assert CANDIDATES["atoms"](*SAMPLES["numbers"], 0) is None  # no value recurs
 
 
@@ -555,9 +555,9 @@ def test_products_of_scores_keep_the_margins_and_the_mean_product() -> None:
     rate = np.random.default_rng(10).gamma(1.5, 3.0, 2000)
     a, b = np.random.default_rng(11).poisson(rate, size=(2, 2000))
     x, y = half(a, True), half(b, True)
-    found = AssociationRatio.fit(x, y, 0, powers=1)
-    assert found is not None
-    r = np.exp(found.log_ratio[:-1, :-1])
+    result = AssociationRatio.fit(x, y, 0, powers=1)
+    assert result is not None
+    r = np.exp(result.log_ratio[:-1, :-1])
     assert x.code is not None
     assert y.code is not None
     p, q = np.bincount(x.code, minlength=x.levels) / 2000, np.bincount(y.code, minlength=y.levels) / 2000
@@ -569,23 +569,23 @@ def test_products_of_scores_keep_the_margins_and_the_mean_product() -> None:
         assert place is not None
         mean = share @ place[:-1]
         scores.append((place[:-1] - mean) / math.sqrt(share @ (place[:-1] - mean) ** 2))
-    counted = float((scores[0][x.code] * scores[1][y.code]).mean())
-    assert counted > 0.5
-    assert (p * scores[0]) @ r @ (q * scores[1]) == pytest.approx(counted, abs=2e-3)
+    count = float((scores[0][x.code] * scores[1][y.code]).mean())
+    assert count > 0.5
+    assert (p * scores[0]) @ r @ (q * scores[1]) == pytest.approx(count, abs=2e-3)
     assert AssociationRatio.fit(x, half(NUMBER[:400]), 0, powers=1) is None  # a number has no levels
 
 
-def test_few_counts_are_better_told_by_scores_than_by_a_table() -> None:
+def test_ordered_scores_beat_a_table_of_few_counts() -> None:
     rate = np.random.default_rng(12).gamma(1.5, 3.0, 900)
     counts = np.random.default_rng(13).poisson(rate, size=(2, 900)).astype(float)
     maps = [SideMap.fit(side[:300, None], np.array([True])) for side in counts]
     (x, y), (new_x, new_y) = (
-        [known(side[k, None]) for known, side in zip(maps, counts, strict=True)]
+        [fitted_side(side[k, None]) for fitted_side, side in zip(maps, counts, strict=True)]
         for k in (slice(300), slice(300, None))
     )
     value = {}
     for name in ("products of 2 scores", "counts, discounted", "counts, 5"):
-        found = CANDIDATES[name](x, y, 0)
-        assert found is not None
-        value[name] = found.pairs(new_x, new_y).mean()
+        result = CANDIDATES[name](x, y, 0)
+        assert result is not None
+        value[name] = result.pairs(new_x, new_y).mean()
     assert value["products of 2 scores"] > max(value["counts, discounted"], value["counts, 5"]) + 0.05

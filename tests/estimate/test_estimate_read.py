@@ -106,10 +106,10 @@ def test_the_command_prints_one_json_object(folder: Path) -> None:
 def test_the_command_in_words_and_its_laws(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["mi", str(folder / "x.npy"), str(folder / "two.npz:b"), "--folds", "2"]
     assert main(arguments) == 0
-    said = capsys.readouterr().out
-    assert " nats (" in said
-    assert "proven: " in said
-    assert "baselines: ksg" in said
+    text = capsys.readouterr().out
+    assert " nats (" in text
+    assert "proven: " in text
+    assert "baselines: ksg" in text
     assert main([*arguments, "--check"]) == 0
     assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [
         "independence",
@@ -119,9 +119,7 @@ def test_the_command_in_words_and_its_laws(folder: Path, capsys: pytest.CaptureF
     ]
 
 
-def test_bad_input_ends_with_code_two_and_a_sentence(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_exits_with_code_two(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mi", str(folder / "x.npy"), str(folder / "wrong.csv")]) == 2
     assert main(["mi", str(folder / "x.npy"), str(folder / "x.npy"), "--alpha", "2"]) == 2
     errors = capsys.readouterr().err.splitlines()
@@ -129,10 +127,10 @@ def test_bad_input_ends_with_code_two_and_a_sentence(
     assert "alpha was 2 with bound auto" in errors[1]
 
 
-@pytest.mark.parametrize("above", ["\n", '"two\nlines",2\n'])
-def test_a_line_that_nobody_knows_is_not_named(tmp_path: Path, above: str) -> None:
+@pytest.mark.parametrize("higher", ["\n", '"two\nlines",2\n'])
+def test_no_line_number_where_rows_are_not_lines(tmp_path: Path, higher: str) -> None:
     """Empty lines and words of several lines are no rows: the row is named, a wrong line is not."""
-    (tmp_path / "w.csv").write_text("a,b\n" + above + "word,2\n" * 60 + "other,oops\n")
+    (tmp_path / "w.csv").write_text("a,b\n" + higher + "word,2\n" * 60 + "other,oops\n")
     with pytest.raises(nf.UserError, match=r"column b holds 'oops' at row 6[01], which is not a number"):
         read_sample(str(tmp_path / "w.csv"))
 
@@ -142,25 +140,25 @@ TIMES = [pa.timestamp("ns"), pa.timestamp("ms", "UTC"), pa.duration("ns"), pa.ti
 
 @pytest.mark.parametrize("kind", TIMES, ids=str)
 def test_times_are_numbers_of_their_unit(tmp_path: Path, kind: pa.DataType) -> None:
-    whole = pa.array([3, None, 1], pa.int32() if kind.bit_width == 32 else pa.int64())
-    pq.write_table(pa.table({"t": whole.cast(kind)}), tmp_path / "t.parquet")
+    full = pa.array([3, None, 1], pa.int32() if kind.bit_width == 32 else pa.int64())
+    pq.write_table(pa.table({"t": full.cast(kind)}), tmp_path / "t.parquet")
     assert read_columns(f"{tmp_path}/t.parquet").columns["t"] == [3, None, 1]
-    assert as_columns(pa.table({"t": whole.cast(kind)}), "x").values[::2, 0].tolist() == [3, 1]
+    assert as_columns(pa.table({"t": full.cast(kind)}), "x").values[::2, 0].tolist() == [3, 1]
 
 
-def test_a_cell_that_is_too_long_is_told_in_our_words(tmp_path: Path) -> None:
+def test_too_long_a_cell_is_reported(tmp_path: Path) -> None:
     (tmp_path / "long.csv").write_text("a,b\n1," + "x" * 3_000_000 + "\n2,y\n")
     with pytest.raises(nf.UserError, match="has a cell or line of more than 1,048,576 bytes"):
         read_columns(str(tmp_path / "long.csv"))
 
 
-def test_two_columns_of_one_name_are_told_in_our_words(tmp_path: Path) -> None:
+def test_duplicate_column_names_are_reported(tmp_path: Path) -> None:
     (tmp_path / "twice.csv").write_text("a,b,a\n1,2,3\n4,5,6\n")
     with pytest.raises(nf.UserError, match="has 2 columns called 'a'"):
         read_columns(str(tmp_path / "twice.csv"))
 
 
-def test_a_target_is_looked_for_before_columns_are_read_cell_by_cell(
+def test_a_missing_target_is_reported_before_cells_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And every column is looked at once: names were fetched anew for each, half a minute for 5,000 of them."""

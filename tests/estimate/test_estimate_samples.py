@@ -40,9 +40,9 @@ def test_ties_share_a_rank() -> None:
     np.testing.assert_allclose(ours, expected, atol=1e-9)
 
 
-def test_levels_become_indicators_and_an_unknown_level_is_nobody() -> None:
-    known = np.repeat([1.0, 4.0, 7.0], 30)[:, None]
-    encode = ColumnEncoding.fit(known, "rank", np.array([True]))
+def test_levels_become_indicators_and_an_unseen_level_zeros() -> None:
+    fitted_side = np.repeat([1.0, 4.0, 7.0], 30)[:, None]
+    encode = ColumnEncoding.fit(fitted_side, "rank", np.array([True]))
     np.testing.assert_array_equal(encode(np.array([[4.0], [7.0], [5.0]])), [[0, 1, 0], [0, 0, 1], [0, 0, 0]])
 
 
@@ -68,8 +68,10 @@ def test_canonical_pairs_are_white_and_correlated_in_pairs_alone(seed: int, dx: 
     np.testing.assert_allclose(
         cross - np.diag(np.diag(cross)) if dx == dy else cross[pairs:, pairs:], 0, atol=1e-3
     )
-    kept = CanonicalMap.fit(x, y).correlation
-    np.testing.assert_allclose(kept[kept > 0], np.diag(cross)[: len(kept)][kept > 0], atol=1e-3)
+    selected = CanonicalMap.fit(x, y).correlation
+    np.testing.assert_allclose(
+        selected[selected > 0], np.diag(cross)[: len(selected)][selected > 0], atol=1e-3
+    )
 
 
 def test_correlations_no_larger_than_chance_are_dropped() -> None:
@@ -77,7 +79,7 @@ def test_correlations_no_larger_than_chance_are_dropped() -> None:
     assert (CanonicalMap.fit(x, y).correlation == 0).all()
 
 
-def test_directions_in_which_nothing_varies_are_left_out() -> None:
+def test_directions_without_variance_are_dropped() -> None:
     x = np.random.default_rng(0).normal(size=(100, 1))
     doubled = np.hstack([x, 2 * x])
     u, _ = CanonicalMap.fit(doubled, x)(doubled, x)
@@ -181,14 +183,14 @@ def test_standardising_knows_small_columns_from_constant_ones() -> None:
 
 
 @pytest.mark.parametrize("option", [{"scaling": "log"}, {"discrete": "some"}])
-def test_options_get_a_sentence(option: dict[str, Any]) -> None:
+def test_invalid_options_are_reported(option: dict[str, Any]) -> None:
     name, value = next(iter(option.items()))
     with pytest.raises(nf.UserError, match=f"{name} was '{value}'; expected"):
         nf.estimate_mi(GOOD, GOOD, **option)
 
 
 @pytest.mark.parametrize("noise", [1e-9, 1e-4])
-def test_copies_with_a_little_noise_are_found(noise: float) -> None:
+def test_copies_with_little_noise_are_detected(noise: float) -> None:
     """200 independent rows, each four times with noise: 1.1 nats "proven" where I = 0. Draws that are merely close are not copies."""
     rng = np.random.default_rng(0)
     rows = rng.permutation(np.repeat(np.arange(200), 4))
@@ -198,15 +200,15 @@ def test_copies_with_a_little_noise_are_found(noise: float) -> None:
     assert "copies of others but for a little noise" in check_rows(x, label).refuted
     for size in (60, 300, 3000):
         z = rng.normal(size=(size, 1))
-        for other in (z, np.exp(z), z + 1e-6 * rng.normal(size=z.shape), rng.standard_cauchy((size, 1))):
-            assert not check_rows(z, other).refuted
+        for second in (z, np.exp(z), z + 1e-6 * rng.normal(size=z.shape), rng.standard_cauchy((size, 1))):
+            assert not check_rows(z, second).refuted
         heavy = rng.standard_t(0.5, size=(size, 1))
         assert not check_rows(heavy, heavy).refuted
         clustered = rng.integers(0, 8, size=(size, 1)) + 1e-6 * rng.normal(size=(size, 1))
         assert not check_rows(clustered, clustered + 1e-6 * rng.normal(size=(size, 1))).refuted
 
 
-def test_levels_that_recur_are_no_copies() -> None:
+def test_recurring_levels_are_not_copies() -> None:
     """60 words, kept half the time, in 130 rows: equal pairs of words are what such a channel makes."""
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -216,7 +218,7 @@ def test_levels_that_recur_are_no_copies() -> None:
 
 
 @pytest.mark.parametrize("period", [2, 12])
-def test_seasons_are_an_order_too(period: int) -> None:
+def test_seasons_are_found(period: int) -> None:
     """Both sides follow what was a period before: 0.3 nats "proven" where I = 0, and nothing at lag 1."""
     rng = np.random.default_rng(4)
     x, y = np.tile(rng.normal(size=(2, period)), 840 // period)[..., None] + 0.3 * rng.normal(
@@ -228,7 +230,7 @@ def test_seasons_are_an_order_too(period: int) -> None:
     assert not check_rows(x, rng.permutation(y)).refuted
 
 
-def test_calm_and_wild_times_are_an_order_too() -> None:
+def test_volatility_clusters_are_found() -> None:
     """White noise whose deviation is 1 or 10 for a while: no correlation between neighbours, and 0.017 nats "proven" where I = 0."""
     rng = np.random.default_rng(0)
     for _ in range(5):
@@ -242,18 +244,18 @@ def test_calm_and_wild_times_are_an_order_too() -> None:
 
 
 @pytest.mark.parametrize("share", [0.01, 0.02])
-def test_a_sample_of_q_that_misses_where_p_lives_claims_no_more_than_its_size(share: float) -> None:
+def test_kl_limit_is_at_most_the_log_of_the_sample_size(share: float) -> None:
     """KL = -log of the share of q there; of 100 rows none is, in 37 or 13 % of samples: 5.5 nats "proven" where there are 4.6 or 3.9."""
     rng = np.random.default_rng(0)
     p, q = 0.5 * rng.random(100), 5 + rng.random(100)
-    found = nf.estimate_kl(p, q, folds=2)
-    assert 1 < float(found.at_least) < -np.log(share)
+    result = nf.estimate_kl(p, q, folds=2)
+    assert 1 < float(result.at_least) < -np.log(share)
     # what overlaps is claimed as before: KL of a shift by one is 1/2
-    near = nf.estimate_kl(rng.normal(size=400) + 1, rng.normal(size=400), folds=2)
-    assert 0.1 < float(near.at_least) < 0.5
+    close = nf.estimate_kl(rng.normal(size=400) + 1, rng.normal(size=400), folds=2)
+    assert 0.1 < float(close.at_least) < 0.5
 
 
-def test_readings_that_were_rounded_are_no_copies() -> None:
+def test_rounded_readings_are_not_copies() -> None:
     """Equal values of a reading to two digits may lie half a step apart: beside a category they are no copies, as 34 of 178 wines were said to be."""
     rng = np.random.default_rng(5)
     for size in (180, 600):
