@@ -132,6 +132,8 @@ def test_python_api_equals_command_line(photos: Path, run: Path, tmp_path: Path)
     )  # fmt: skip
     ours, theirs = same.method().state_dict(), nf.Run.open(run).method().state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    by_path, by_run = (nf.evaluate(subject, protocols=["knn"]) for subject in (str(same.path), same))
+    assert by_path == by_run
 
 
 def test_recipes_and_doctor() -> None:

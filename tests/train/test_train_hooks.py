@@ -3,7 +3,7 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -218,3 +218,51 @@ def test_one_rank_stops_all(tmp_path: Path) -> None:
         ended, last = json.loads((tmp_path / f"rank-{rank}").read_text())
         assert ended == "the second rank has seen enough"
         assert last == ["end", 2]
+
+
+def test_objects_without_the_base_classes_are_adapted(tmp_path: Path) -> None:
+    """The contract names four hook methods, `log` and `close`; state and restore are optional."""
+
+    class PlainHook:
+        def __init__(self) -> None:
+            self.calls: list[str] = []
+
+        def on_start(self, session: Any) -> None:
+            self.calls.append("start")
+
+        def on_step(self, session: Any, outcome: Any) -> None:
+            self.calls.append("step")
+
+    class PlainLogger:
+        def __init__(self) -> None:
+            self.rows: list[dict[str, Any]] = []
+            self.closed = 0
+
+        def log(self, row: dict[str, Any]) -> None:
+            self.rows.append(row)
+
+        def close(self) -> None:
+            self.closed += 1
+
+    hook, logger = PlainHook(), PlainLogger()
+    hooks, loggers = cast(Any, [hook]), cast(Any, [logger])
+    nf.pretrain("simclr", digits(), tmp_path / "run", **{**SMALL, "epochs": 1}, hooks=hooks, loggers=loggers)
+    assert hook.calls == ["start"] + ["step"] * PER_EPOCH
+    assert [row["step"] for row in logger.rows if row["kind"] == "train"] == [1, PER_EPOCH]
+    assert logger.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"hooks": [3]}, "hooks has an object of type int without on_start"),
+        ({"hooks": nf.Hook()}, "hooks was of type Hook; expected a list"),
+        ({"loggers": [object()]}, "loggers has an object of type object without log and close"),
+    ],
+)
+def test_unusable_hooks_are_refused_before_anything_is_written(
+    tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        nf.pretrain("simclr", digits(), tmp_path / "run", **SMALL, **arguments)
+    assert not (tmp_path / "run").exists()

@@ -151,6 +151,10 @@ class Settings(BaseModel):
     def _logger(cls, names: str) -> str:
         for name in names.split(","):
             if names not in ("auto", "none") and name.strip() not in LOGGERS:
+                if name.strip() in ("auto", "none"):
+                    raise UserError(
+                        f"logger was {names!r}; {name.strip()} cannot be combined with other loggers"
+                    )
                 raise not_one_of("logger", name.strip(), [*LOGGERS, "auto", "none"])
         return names
 

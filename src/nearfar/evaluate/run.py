@@ -4,6 +4,7 @@ evaluation.json."""
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ Measurements = dict[str, Measurement]
 
 
 def evaluate_run(
-    run: Run,
+    run: Run | str | Path,
     data: Any = None,
     protocols: Sequence[str] = ("knn", "linear"),
     baselines: bool | Sequence[str] = False,
@@ -78,6 +79,7 @@ def evaluate_run(
     Measures of the modality that need no labels (for text: how well hidden symbols are predicted, "masked")
     are added; the protocols then run only where there are labels.
     """
+    run = Run.open(run) if isinstance(run, (str, Path)) else run
     check_protocols(protocols)
     settings = Options(k=k, temperature=temperature, seed=seed, strategy=run.strategy, **options)
     changes = settings.changed(protocols)

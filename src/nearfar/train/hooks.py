@@ -10,12 +10,12 @@ The rest of this file are the hooks of every run: schedules, metrics, evaluation
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nearfar.core.method import Method
 from nearfar.core.schedules import Adaptive, Plateau, Progress, at
-from nearfar.errors import NotFinite
+from nearfar.errors import NotFinite, UserError
 from nearfar.evaluate.held_out import HeldOutNats
 from nearfar.system.hardware import peak_memory
 
@@ -52,6 +52,30 @@ class Hook:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continues from a state that `state` returned."""
+
+
+_METHODS = ("on_start", "on_step", "on_epoch", "on_end", "state", "restore")
+
+
+def as_hooks(hooks: Any) -> list[Hook]:
+    """Hooks as `Hook` objects. An object with some of the methods of `Hook` is adapted and keeps its class name."""
+    if not isinstance(hooks, Sequence):
+        raise UserError(f"hooks was of type {type(hooks).__name__}; expected a list of nearfar.Hook objects")
+    return [_as_hook(hook) for hook in hooks]
+
+
+def _as_hook(hook: Any) -> Hook:
+    if isinstance(hook, Hook):
+        return hook
+    methods = {name: getattr(hook, name) for name in _METHODS if callable(getattr(hook, name, None))}
+    if not any(name.startswith("on_") for name in methods):
+        raise UserError(
+            f"hooks has an object of type {type(hook).__name__} without on_start, on_step, on_epoch and on_end; "
+            "expected a nearfar.Hook"
+        )
+    adapted: Hook = type(type(hook).__name__, (Hook,), {})()
+    vars(adapted).update(methods)
+    return adapted
 
 
 LOSS_MEMORY = 0.99  # of the moving average of losses: about the last hundred steps

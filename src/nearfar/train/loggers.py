@@ -37,6 +37,29 @@ class Logger:
         """Called once, when training ends for whatever reason."""
 
 
+def as_loggers(loggers: Any) -> list[Logger]:
+    """Loggers as `Logger` objects. An object with `log` and `close` is adapted."""
+    if not isinstance(loggers, Sequence):
+        raise UserError(
+            f"loggers was of type {type(loggers).__name__}; expected a list of nearfar.Logger objects"
+        )
+    return [_as_logger(logger) for logger in loggers]
+
+
+def _as_logger(logger: Any) -> Logger:
+    if isinstance(logger, Logger):
+        return logger
+    names = ("log", "flush", "close")
+    methods = {name: getattr(logger, name) for name in names if callable(getattr(logger, name, None))}
+    if "log" not in methods or "close" not in methods:
+        raise UserError(
+            f"loggers has an object of type {type(logger).__name__} without log and close; expected a nearfar.Logger"
+        )
+    adapted = Logger()
+    vars(adapted).update(methods)
+    return adapted
+
+
 def scalars(row: Mapping[str, Any]) -> dict[str, float]:
     """The values of a row that can be plotted, by "kind/name"."""
     values = {key: value for key, value in row.items() if isinstance(value, float) and key != "epoch"}

@@ -31,9 +31,9 @@ from nearfar.system.hardware import environment, keep_freed_memory, pick_device,
 from nearfar.train.defaults import resolve_here
 from nearfar.train.display import Display
 from nearfar.train.held_out import is_holdout_clean, make_estimate
-from nearfar.train.hooks import DataCheck, Hook, Metrics, PeriodicEvaluation
+from nearfar.train.hooks import DataCheck, Hook, Metrics, PeriodicEvaluation, as_hooks
 from nearfar.train.init import start_from
-from nearfar.train.loggers import Logger, open_loggers
+from nearfar.train.loggers import Logger, as_loggers, open_loggers
 from nearfar.train.memory import PROBED_INSTANCES, check_disk, choose_chunk, estimate_needs
 from nearfar.train.monitors import CollapseMonitor, GradientMonitor
 from nearfar.train.probes import check_score_schedules, make_probe
@@ -136,6 +136,7 @@ def run_pretraining(
 ) -> Run:
     """Trains with complete settings. `note` is shown to the user. Probes use `validation`, labelled instances
     that are not trained on, instead of a part of the data."""
+    hooks, loggers = as_hooks(hooks), as_loggers(loggers)
     located = data if isinstance(data, Located) else locate(data, columns=columns_in(settings))
     folder = RunFolder(out)
     strategy = join(settings.sharding) if strategy is None else strategy
