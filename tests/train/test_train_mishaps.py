@@ -83,7 +83,7 @@ def test_why_there_is_no_probe_is_told_as_it_is(tmp_path: Path) -> None:
 
 
 def test_what_a_batch_may_be_is_told_as_it_is(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="hold 1 of what training needs at least 2 of"):
+    with pytest.raises(UserError, match="training needs at least 2 images; found 1"):
         pretrain("simclr", some_digits(1), tmp_path / "a", quiet=True, config=SMALL)
     with pytest.raises(UserError, match="so expected 2 to 30"):
         pretrain("simclr", some_digits(30), tmp_path / "b", quiet=True, config=SMALL)
@@ -190,7 +190,10 @@ def test_a_signal_before_the_first_step_exits_75(number: signal.Signals, tmp_pat
     child.send_signal(number)
     _, said = child.communicate(timeout=60)
     assert child.returncode == 75, said
-    assert said == f"nearfar: stopped by {number.name}; the same command does it again, from what was saved\n"
+    assert (
+        said
+        == f"nearfar: stopped by {number.name}; run the same command again to continue from what was saved\n"
+    )
 
 
 LOSING = """
