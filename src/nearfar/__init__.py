@@ -185,13 +185,13 @@ def __getattr__(name: str) -> Any:
     try:
         if name in _ROOMS:
             return import_module(f"nearfar.{name}")
-        found = getattr(import_module(_MODULE_OF[name]), name)
+        attribute = getattr(import_module(_MODULE_OF[name]), name)
     except ModuleNotFoundError as problem:
         from nearfar.system.extras import missing_extra
 
         raise missing_extra(problem) or problem from None
-    globals()[name] = found  # asked for once
-    return found
+    globals()[name] = attribute  # asked for once
+    return attribute
 
 
 def __dir__() -> list[str]:

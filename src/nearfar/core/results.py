@@ -220,32 +220,38 @@ class Measurement(_ReadsAsJson):
 
     def to_json(self, *, answers: bool = False) -> dict[str, Any]:
         """`answers`: with those for each instance, as the file has them."""
-        plain: dict[str, Any] = {name: figure.value for name, figure in self.figures.items()}
-        others: dict[str, Any] = {}
+        tree: dict[str, Any] = {name: figure.value for name, figure in self.figures.items()}
+        other_intervals: dict[str, Any] = {}
         for name, figure in self.figures.items():
             if figure.interval is not None:
                 key = _interval_key(name, self.figures)
-                (plain if key else others)[key or name] = list(figure.interval)
-        if others:
-            plain["intervals"] = others
+                (tree if key else other_intervals)[key or name] = list(figure.interval)
+        if other_intervals:
+            tree["intervals"] = other_intervals
         if self.figures and (self.main.draws or self.main.spread is not None):
-            plain["spread"] = self.main.spread
+            tree["spread"] = self.main.spread
         if self.figures and self.main.draws:
-            plain["draws"] = list(self.main.draws)
-        plain |= self.details
+            tree["draws"] = list(self.main.draws)
+        tree |= self.details
         if answers and self.answers is not None:
-            plain["answers"] = self.answers.to_json()
-        return plain if self.test is None else {**plain, "test": self.test.to_json()}
+            tree["answers"] = self.answers.to_json()
+        return tree if self.test is None else {**tree, "test": self.test.to_json()}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Measurement":
         """Reads what `to_json` wrote. Values of another type, from a damaged file, are left out."""
         values = {name: float(stored[name]) for name in stored if _is_figure(stored, name)}
-        others = stored.get("intervals")
+        other_intervals = stored.get("intervals")
         figures = {}
         for place, (name, value) in enumerate(values.items()):
             key = _interval_key(name, values)
-            interval = stored.get(key) if key else others.get(name) if isinstance(others, Mapping) else None
+            interval = (
+                stored.get(key)
+                if key
+                else other_intervals.get(name)
+                if isinstance(other_intervals, Mapping)
+                else None
+            )
             spread, draws = (stored.get("spread"), stored.get("draws")) if place == 0 else (None, None)
             listed = draws if isinstance(draws, list) and all(map(is_number, draws)) else ()
             figures[name] = Figure(
@@ -335,12 +341,12 @@ class Result(_ReadsAsJson):
     def to_json(self, *, answers: bool = False) -> dict[str, Any]:
         """`answers`: with those of the learned features for each test instance, as evaluation.json has
         them."""
-        plain: dict[str, Any] = _nested(self.figures, answers)
-        plain |= {"train": self.train.to_json(), "test": self.test.to_json(), **self.notes}
-        plain["settings"] = dict(self.settings)
+        tree: dict[str, Any] = _nested(self.figures, answers)
+        tree |= {"train": self.train.to_json(), "test": self.test.to_json(), **self.notes}
+        tree["settings"] = dict(self.settings)
         if self.baselines:
-            plain["baselines"] = {name: _nested(figures) for name, figures in self.baselines.items()}
-        return plain
+            tree["baselines"] = {name: _nested(figures) for name, figures in self.baselines.items()}
+        return tree
 
     @classmethod
     def from_json(cls, stored: Any) -> "Result | None":
@@ -359,20 +365,24 @@ class Result(_ReadsAsJson):
             test,
             settings if isinstance(settings, Mapping) else {},
             _flattened(figures),
-            {str(name): _flattened(told) for name, told in baselines.items() if isinstance(told, Mapping)},
+            {
+                str(name): _flattened(values_by_name)
+                for name, values_by_name in baselines.items()
+                if isinstance(values_by_name, Mapping)
+            },
             {key: stored[key] for key in NOTES if key in stored},
         )
 
 
 def _nested(measurements: Mapping[str, Measurement], answers: bool = False) -> dict[str, Any]:
-    plain: dict[str, Any] = {}
+    tree: dict[str, Any] = {}
     for path, measurement in measurements.items():
         *above, name = path.split("/")
-        place = plain
+        place = tree
         for part in above:
             place = place.setdefault(part, {})
         place[name] = measurement.to_json(answers=answers)
-    return plain
+    return tree
 
 
 def _flattened(tree: Mapping[str, Any], above: str = "", depth: int = 0) -> dict[str, Measurement]:

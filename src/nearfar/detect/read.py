@@ -65,8 +65,8 @@ def from_parquet(path: Path) -> ScenesAndClasses:
 def _table(file: Path) -> Any:
     check_regular(file)
     names = pq.read_schema(arrow_path(file)).names
-    wanted = [name for name in ("image", "img", "objects") if name in names]
-    return read_table_file(file, wanted or names, _CELL_BYTES)
+    columns = [name for name in ("image", "img", "objects") if name in names]
+    return read_table_file(file, columns or names, _CELL_BYTES)
 
 
 def _objects(objects: Any, location: str) -> Objects:
