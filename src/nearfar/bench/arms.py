@@ -28,10 +28,6 @@ NETWORKS = ("resnet8-w16",)
 LOADER_PROCESSES, PREFETCHED_BATCHES = 2, 4  # of a peer's loader; two batches per process is torch's default
 
 
-# ------------------------------------------------------------------------------------------------- whole
-# steps
-
-
 def pictures(count: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
 
@@ -168,10 +164,6 @@ def moco_step(network: str, batch: int) -> Step:
         start = (start + batch) % QUEUE
 
     return step
-
-
-# ----------------------------------------------------------------------------------------------------------
-# all
 
 
 def contests(

@@ -112,8 +112,7 @@ def table(results: list[ContestResult]) -> Iterator[str]:
         for row in result.rows():
             yield (
                 f"| {row.name} | {row.rate:,.0f} | {row.lowest:,.0f} to {row.highest:,.0f} | "
-                f"{row.ratio:.2f}× | "
-                f"{row.cpu:,.1f} | {row.cpu_ratio:.2f}× |"
+                f"{row.ratio:.2f}× | {row.cpu:,.1f} | {row.cpu_ratio:.2f}× |"
             )
         for line in result.absent:
             yield f"| {line} | | | | | |"

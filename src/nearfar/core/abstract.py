@@ -101,9 +101,8 @@ class AbstractViews(AbstractPart, ABC):
     """
 
     count: int = 2  # views per instance
-    symmetric: bool = (
-        True  # every ordered pair of views is contrasted; otherwise the first with each other one
-    )
+    # every ordered pair of views is contrasted; otherwise the first with each other one
+    symmetric: bool = True
 
     @abstractmethod
     def __call__(

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-BufferUpdates = Sequence[
-    tuple[nn.Module, str, Tensor]
-]  # whose buffer, its name, and what it would have become
+# whose buffer, its name, and what it would have become
+BufferUpdates = Sequence[tuple[nn.Module, str, Tensor]]
 
 
 @contextmanager

@@ -84,8 +84,7 @@ def forbid_inplace_inputs(views: Any) -> Iterator[None]:
     if [(leaf._version, _edge_bytes(leaf)) for leaf in leaves] != previous:
         raise UserError(
             "The network changes its input in place, but other networks read the same batch; work on a copy "
-            "(x = x - mean, not "
-            "x -= mean)."
+            "(x = x - mean, not x -= mean)."
         )
 
 

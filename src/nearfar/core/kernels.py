@@ -116,13 +116,8 @@ class _Gradient(torch.autograd.Function):
         return None, None, None, None, *pull(gradients)
 
 
-# ---------------------------------------------------------------------------------------- candidates that
-# count
-
-BLOCK_ROWS, BLOCK_SCORES = (
-    256,
-    2**17,
-)  # of a block, for each thread: half a megabyte in float32, which a core's cache holds
+# of a block, for each thread: half a megabyte in float32, which a core's cache holds
+BLOCK_ROWS, BLOCK_SCORES = 256, 2**17
 
 # (scores, which are offered, positions of the anchors) -> which count
 Keep = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -304,10 +299,6 @@ def matches(
     place = torch.arange(len(columns), device=second_ids.device) - (counts.cumsum(0) - counts)[columns]
     rows, by_row = order[first[columns] + place].sort()
     return rows, columns[by_row]
-
-
-# ------------------------------------------------------------------------------------------- all pairs of a
-# loss
 
 
 @dataclass(frozen=True)

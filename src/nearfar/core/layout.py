@@ -17,10 +17,8 @@ MIN_SAFE_CHANNELS = 16  # one AVX-512 register of float32
 def to_channels_last(module: nn.Module, device: torch.device | str | None = None) -> nn.Module:
     """Moves a module to the device and its weights to channels-last layout, where that is safe."""
     module.to(device=device)
-    for tensor in (
-        *module.parameters(),
-        *module.buffers(),
-    ):  # torch's own `to` fails on weights of 3D convolutions
+    # torch's own `to` fails on weights of 3D convolutions
+    for tensor in (*module.parameters(), *module.buffers()):
         if not is_lazy(tensor) and tensor.dim() == 4:
             tensor.data = tensor.data.to(memory_format=torch.channels_last)
     return keep_contiguous(module)

@@ -73,9 +73,8 @@ def first_of_windowed_order(
     """The first `count` rows of `windowed_order`, without sorting the others."""
     places = _places(seed, epoch, block, window)
     if count < len(places):
-        nearest = np.flatnonzero(
-            places <= np.partition(places, count)[count]
-        )  # with those as far as the last
+        # with those as far as the last
+        nearest = np.flatnonzero(places <= np.partition(places, count)[count])
     else:
         nearest = np.arange(len(places))
     return nearest[np.argsort(places[nearest], kind="stable")][:count]

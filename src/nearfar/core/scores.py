@@ -224,9 +224,8 @@ class Streamed(Negatives):
     candidates: Candidates
     tile: int = TILE
     score: Callable[[Tensor, Tensor], Float[Tensor, "anchor candidate"]] = inner
-    all_tiled: bool = (
-        True  # False: only log-sum-exp is tiled, for speed; other reductions and rules read one matrix
-    )
+    # False: only log-sum-exp is tiled, for speed; other reductions and rules read one matrix
+    all_tiled: bool = True
     rules: tuple["TiledRule", ...] = ()
 
     def offered(self) -> int:

@@ -13,9 +13,8 @@ from jaxtyping import Bool, Int, Int64
 
 from nearfar.core.randomness import order
 
-LABEL_DRAW = (
-    2**62
-)  # added to seeds of draws: what is labelled has nothing to do with what a protocol holds out
+# added to seeds of draws: what is labelled has nothing to do with what a protocol holds out
+LABEL_DRAW = 2**62
 
 Quotas = Callable[[Int64[np.ndarray, "class"], float], Int64[np.ndarray, "class"]]
 

@@ -75,9 +75,8 @@ class Pair:
     weight: float = 1.0
     keys_per_instance: int = 1
     same_instance_negatives: int = 0
-    identity_is_key: bool = (
-        False  # rows with equal keys are one identity, so that none is the other's negative
-    )
+    # rows with equal keys are one identity, so that none is the other's negative
+    identity_is_key: bool = False
 
 
 def view_pairs(count: int, symmetric: bool) -> tuple[tuple[int, int], ...]:
@@ -142,9 +141,8 @@ class Encoded:
     anchors: Mapping[int, Float[Tensor, "anchor dim"]]
     keys: Mapping[int, Float[Tensor, "anchor dim"] | Float[Tensor, "anchor place dim"]]
     index: Mapping[int, Int[Tensor, "row"]] = field(default_factory=dict)
-    instance: Mapping[int, Int[Tensor, "row"]] = field(
-        default_factory=dict
-    )  # where in the batch a row is from
+    # where in the batch a row is from
+    instance: Mapping[int, Int[Tensor, "row"]] = field(default_factory=dict)
     # what a prior reads: embeddings by view as a network gives them, before a predictor; None: the anchors
     embeddings: Mapping[int, Float[Tensor, "anchor dim"]] | None = None
     vocabulary: Float[Tensor, "symbol dim"] | None = None
@@ -187,9 +185,8 @@ class NegativeSampling:
     reason: str = ""
     independent: bool = False
     held_out: bool | None = None  # neither encoders nor critic were fitted to this sample
-    batch_statistics: bool | None = (
-        None  # an embedding depends on the rest of its batch (batch norm in training)
-    )
+    # an embedding depends on the rest of its batch (batch norm in training)
+    batch_statistics: bool | None = None
     normalised: bool | None = None  # scores are log q(v | u) of a normalised density q
     cut: Literal["none", "below", "above"] = "none"
     coverage: Coverage | None = None  # of a cut from above, where it was measured
@@ -254,12 +251,10 @@ class Context:
     # several things that count as one positive are their mean, not their sum of e^f: where scores are read as
     # distances
     as_mean: bool = False
-    first: int = (
-        0  # the number of its first anchor among those of all ranks: what is drawn for an anchor goes by that
-    )
-    groups: BatchGroups | None = (
-        None  # labels and groups of the batch, for selections that were assigned none
-    )
+    # the number of its first anchor among those of all ranks: what is drawn for an anchor goes by that
+    first: int = 0
+    # labels and groups of the batch, for selections that were assigned none
+    groups: BatchGroups | None = None
 
 
 @dataclass(frozen=True)

@@ -94,8 +94,7 @@ def open_scenes(spec: str, images: Path | None = None) -> Scenes:
     if not path.exists() or not (parquet or path.suffix == ".json"):
         raise UserError(
             f"{spec} cannot be used for detection; expected .parquet with image and objects (a file, or a "
-            "folder of them), COCO's .json, or "
-            "shapes:IMAGES"
+            "folder of them), COCO's .json, or shapes:IMAGES"
         )
     scenes, classes = from_parquet(path) if parquet else from_json(path, images or path.parent)
     if not scenes:
@@ -125,9 +124,8 @@ def match_classes(train: Scenes, test: Scenes, same_labels: bool) -> tuple[Scene
     test_labels, train_labels = (_numbers(one) for one in (test, train))
     if train.classes and test.classes:
         train_labels = np.arange(len(train.classes))
-    elif splits_of_one_set(
-        train.name, test.name
-    ):  # in few pictures either split may lack classes of the other
+    # in few pictures either split may lack classes of the other
+    elif splits_of_one_set(train.name, test.name):
         train_labels = test_labels = np.union1d(train_labels, test_labels)
     try:
         matching = match_labels(test_labels, test, train_labels, train, same_labels)

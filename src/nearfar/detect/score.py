@@ -12,14 +12,12 @@ from torch import Tensor
 from nearfar.detect.scenes import Scene
 from nearfar.system.extras import need
 
-Detections = dict[
-    str, Tensor
-]  # boxes, scores, labels (from 1) and masks or keypoints, as torchvision gives them
+# boxes, scores, labels (from 1) and masks or keypoints, as torchvision gives them
+Detections = dict[str, Tensor]
 
 FIGURES = ("map", "map_50", "map_75", "map_small", "map_medium", "map_large", "mar_100")
-OKS = (
-    0.05  # tolerance of a keypoint as a share of the object size; COCO's sigmas for people are 0.025 to 0.107
-)
+# tolerance of a keypoint as a share of the object size; COCO's sigmas for people are 0.025 to 0.107
+OKS = 0.05
 _KEYPOINT_FIGURES = ("map", "map_50", "map_75", "map_medium", "map_large")
 
 

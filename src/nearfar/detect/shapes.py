@@ -39,9 +39,8 @@ def _scene(rng: np.random.Generator) -> Scene:
         label = int(rng.integers(2))
         u, v = (columns - x) / half[0], (rows - y) / half[1]
         mask = u**2 + v**2 <= 1 if label == 0 else (abs(u) <= 1) & (abs(v) <= 1)
-        if any(
-            (mask & drawn_mask).any() for drawn_mask in masks
-        ):  # objects do not overlap, so that the truth is exact
+        # objects do not overlap, so that the truth is exact
+        if any((mask & drawn_mask).any() for drawn_mask in masks):
             continue
         pixels[mask] = (
             rng.uniform(150, 255, 3) * (1, 0.4, 0.4)

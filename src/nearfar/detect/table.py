@@ -28,9 +28,8 @@ def caption(result: Mapping[str, Any]) -> str:
     seeds = f", mean and deviation over {settings['seeds']} seeds" if settings["seeds"] > 1 else ""
     return (
         f"{settings['task']}, backbone {backbone}, {settings['epochs']} epochs at {settings['size']} "
-        f"px{seeds}; fitted on {train['samples']} images "
-        f"({train['objects']:,} objects): {train['name']}; tested on {test['samples']} "
-        f"({test['objects']:,}): {test['name']}; COCO AP in percent"
+        f"px{seeds}; fitted on {train['samples']} images ({train['objects']:,} objects): {train['name']}; "
+        f"tested on {test['samples']} ({test['objects']:,}): {test['name']}; COCO AP in percent"
     )
 
 

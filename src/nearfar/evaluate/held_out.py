@@ -38,9 +38,8 @@ class HeldOutNats:
     certificate: Certificate
 
 
-Aligned = tuple[
-    Float[Tensor, "instance dim"], Float[Tensor, "instance place dim"]
-]  # of one pair: anchors, keys
+# of one pair: anchors, keys
+Aligned = tuple[Float[Tensor, "instance dim"], Float[Tensor, "instance place dim"]]
 
 
 @torch.no_grad()

@@ -122,9 +122,8 @@ def _by_number(
     unknown = [str(number) for number in test_numbers if number not in train_numbers]
     if unknown:
         raise UnmatchedClasses(
-            f"--same-labels was given, but {test.name} has the labels {_listed(unknown)}, which no "
-            f"instance of {train.name} has; its "
-            f"labels are {_listed([str(number) for number in train_numbers])}"
+            f"--same-labels was given, but {test.name} has the labels {_listed(unknown)}, which no instance "
+            f"of {train.name} has; its labels are {_listed([str(number) for number in train_numbers])}"
         )
     pairs = {name_of(number): (number, number) for number in test_numbers}
     missing = tuple(name_of(number) for number in train_numbers if number not in test_numbers)

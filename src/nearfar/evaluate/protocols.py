@@ -165,8 +165,7 @@ def _check_sets(train: LabelledFeatures, test: LabelledFeatures) -> None:
         if bad:
             raise UserError(
                 f"the {role} features were NaN or infinite for {bad} of {len(part)} images; only finite "
-                "features "
-                "can be evaluated"
+                "features can be evaluated"
             )
     unseen = test.labels.unique()[~torch.isin(test.labels.unique(), train.labels.to(test.labels.device))]
     if len(unseen):

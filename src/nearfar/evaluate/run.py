@@ -154,10 +154,6 @@ def _measure(
     return result
 
 
-# ---------------------------------------------------------------------------------------- protocols with
-# labels
-
-
 @dataclass(frozen=True)
 class _Protocols:
     """The protocols on one split. `copies`: test rows identical to rows fitted on; `learned_rows`: test rows
@@ -215,9 +211,8 @@ class _Protocols:
             )
         if self.copies.any():
             notes["overlap"] = (
-                f"{int(self.copies.sum())} of the {len(self.copies)} test rows are identical to rows "
-                "fitted on; accuracies include them, "
-                "proven bounds do not"
+                f"{int(self.copies.sum())} of the {len(self.copies)} test rows are identical to rows fitted "
+                "on; accuracies include them, proven bounds do not"
             )
         return notes
 

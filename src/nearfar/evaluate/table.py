@@ -53,9 +53,8 @@ def _caption(result: Result) -> list[str]:
         text += f"; shown at {size}mean and deviation of {facts['statistics']}"
     return [
         text,
-        f"in brackets, {result.notes['confidence']:.0%} intervals for test sets of this size (Wilson's "
-        "for accuracies); they do not include "
-        "the variation between training seeds",
+        f"in brackets, {result.notes['confidence']:.0%} intervals for test sets of this size (Wilson's for "
+        "accuracies); they do not include the variation between training seeds",
     ]
 
 
@@ -70,9 +69,8 @@ def _proven(result: Result) -> list[str]:
     if certificate["status"] != "proven":
         return [f"the information about the label is not proven: {certificate['condition']}{entropy}"]
     return [
-        f"the features hold at least {bound['nats']:.3f} nats about the label with "
-        f"{bound['confidence']:.0%} confidence (proven: "
-        f"{certificate['condition']}){entropy}"
+        f"the features hold at least {bound['nats']:.3f} nats about the label with {bound['confidence']:.0%} "
+        f"confidence (proven: {certificate['condition']}){entropy}"
     ]
 
 

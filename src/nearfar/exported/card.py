@@ -57,9 +57,8 @@ def _summary(parts: ExportParts) -> Iterator[str]:
     width = parts.config["features"]
     yield (
         f"A frozen encoder, `{_escape(built['name'])}` with {built['parameters']:,} weights, trained "
-        f"{'with' if _labelled(parts) else 'without'} labels by "
-        f"`{_escape(parts.run.settings.recipe)}` on {data['instances']:,} {parts.run.modality.unit} of "
-        f"{_escape(data['name'])}."
+        f"{'with' if _labelled(parts) else 'without'} labels by `{_escape(parts.run.settings.recipe)}` on "
+        f"{data['instances']:,} {parts.run.modality.unit} of {_escape(data['name'])}."
     )
     yield f"It takes {_shape(parts.shape)} and gives {width or 'its'} features. Written by nearfar {parts.config['nearfar']}."
     if parts.run.unfinished:
@@ -117,8 +116,7 @@ def _training(parts: ExportParts) -> Iterator[str]:
             yield f"| {room} | `{_cell(choices[room])}` |"
     yield (
         f"\n{settings.epochs} epochs of batches of {settings.batch_size}, seed {settings.seed}, "
-        f"`{settings.optimizer}`; "
-        f"step {parts.run.facts['step']:,}. All settings are in `config.json`."
+        f"`{settings.optimizer}`; step {parts.run.facts['step']:,}. All settings are in `config.json`."
     )
     yield f"\nData: {_escape(data['name'])}, {data['instances']:,} {parts.run.modality.unit} trained on, fingerprint `{data['fingerprint']}`."
     notes = RunFolder(parts.run.path).notes()
@@ -172,8 +170,7 @@ def _evaluation(parts: ExportParts) -> Iterator[str]:
     if results:
         yield (
             "Intervals of accuracies are Wilson's, for test sets of this size; how much other seeds of "
-            "training would differ is not in "
-            "them."
+            "training would differ is not in them."
         )
 
 
@@ -191,8 +188,7 @@ def _told_of_labels(result: Result) -> Iterator[str]:
     if isinstance(lower, Mapping) and isinstance(claim, Mapping) and is_number(lower.get("nats")):
         yield (
             f"\nThe features tell at least {lower['nats']:.3f} nats about the label: "
-            f"**{_escape(claim.get('status'))}**. "
-            f"{_escape(claim.get('condition'))}."
+            f"**{_escape(claim.get('status'))}**. {_escape(claim.get('condition'))}."
         )
 
 
@@ -209,10 +205,9 @@ def _use(parts: ExportParts) -> str:
     unit, name = parts.run.modality.unit, _escape(parts.config["training"]["data"]["name"])
     return (
         f"Features for search, clustering, classification with few labels and transfer, on {unit} like those "
-        f"of {name}. It has learned what its "
-        "views keep: differences that they remove (such as crops or colours, see above) may be missing from "
-        f"the features. On other {unit} "
-        "evaluate before you rely on it. It was not tested for decisions about people."
+        f"of {name}. It has learned what its views keep: differences that they remove (such as crops or "
+        f"colours, see above) may be missing from the features. On other {unit} evaluate before you rely on "
+        "it. It was not tested for decisions about people."
     )
 
 

@@ -27,9 +27,8 @@ from nearfar.system.files import recover_folder
 from nearfar.system.untrusted import check_regular, read_json
 
 _hub = need("huggingface_hub")
-ALLOWED_EXCESS = (
-    2**20
-)  # bytes that a network may have beyond twice its weights file: buffers that are not saved
+# bytes that a network may have beyond twice its weights file: buffers that are not saved
+ALLOWED_EXCESS = 2**20
 
 
 class Encoder(nn.Module, _hub.ModelHubMixin):  # type: ignore[misc,name-defined,unused-ignore]

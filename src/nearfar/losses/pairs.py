@@ -32,9 +32,8 @@ class NTXentLoss(nn.Module):
         super().__init__()
         if memory_bank_size:
             raise UserError(
-                f"memory_bank_size was {memory_bank_size}; a loss here has no memory and expects 0: "
-                "contrast with a "
-                "queue by nf.Method(nf.Momentum(network), nf.Cosine(temperature), nf.Queue(size), "
+                f"memory_bank_size was {memory_bank_size}; a loss here has no memory and expects 0: contrast "
+                "with a queue by nf.Method(nf.Momentum(network), nf.Cosine(temperature), nf.Queue(size), "
                 "nf.Everyone(), nf.InfoNCE())"
             )
         self.temperature = positive_number("temperature", temperature)

@@ -107,11 +107,8 @@ class DataSet:
     modality: ClassVar[str]  # its name in `MODALITIES`
     unit: ClassVar[str]  # what one counts
     stratified: ClassVar[bool] = True  # whether `parts` hold out a share of every class
-    per_instance: ClassVar[tuple[str, ...]] = (
-        "labels",
-        "rows",
-        "cut_from",
-    )  # fields with a row for each instance
+    # fields with a row for each instance
+    per_instance: ClassVar[tuple[str, ...]] = "labels", "rows", "cut_from"
 
     name: str  # what the user wrote
     fingerprint: str  # sha256 over the names, labels and contents of what is usable
@@ -121,13 +118,11 @@ class DataSet:
     store: Store
     rows: Int64[np.ndarray, "instance"]  # this set's instances among the store's
     groups: Mapping[str, Int64[np.ndarray, "instance"]] = field(default_factory=dict)  # who belongs together
-    cut_from: Int64[np.ndarray, "instance"] | None = (
-        None  # of which whole (a file) it is a part, if several can be
-    )
+    # of which whole (a file) it is a part, if several can be
+    cut_from: Int64[np.ndarray, "instance"] | None = None
     quarantine: tuple[tuple[str, str], ...] = ()  # (path, reason) of what cannot be used
-    ignored: Mapping[str, int] = field(
-        default_factory=dict
-    )  # files in the folder that are not read, by reason
+    # files in the folder that are not read, by reason
+    ignored: Mapping[str, int] = field(default_factory=dict)
     unlabelled: str = ""  # why there are no labels, where there are none
     blocks: Blocks | None = None  # of the store's rows, where they are read by blocks
     reader: UnusableRows | None = None  # where the data were not checked when they were opened
@@ -217,8 +212,7 @@ class DataSet:
         if is_held_out.all() or not is_held_out.any():
             raise UserError(
                 f"data {self.name!r}: a share of {share} of {len(self)} {self.unit} leaves one side of the "
-                "split empty; "
-                f"expected a share strictly between 0 and 1 with at least one on either side."
+                "split empty; expected a share strictly between 0 and 1 with at least one on either side."
             )
         return self.subset(np.flatnonzero(~is_held_out)), self.subset(np.flatnonzero(is_held_out))
 

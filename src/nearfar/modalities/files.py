@@ -37,9 +37,8 @@ def file_bytes(path: str) -> bytes:
     try:
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
-            os.listdir(
-                path
-            )  # a folder counts as a file only when it could not be listed; the error has the reason
+            # a folder counts as a file only when it could not be listed; the error has the reason
+            os.listdir(path)
         if not stat.S_ISREG(status.st_mode):
             raise Unusable("unreadable: not a regular file")
         if status.st_size > MAX_BYTES:

@@ -52,8 +52,7 @@ def parse_names(names: np.ndarray, source: str) -> tuple[str, ...]:
     if names.ndim != 1 or names.dtype.kind not in "US" or len(set(names.tolist())) < len(names):
         raise UserError(
             f"{source}: classes are {names.dtype} of shape {names.shape}; expected a list of different "
-            "strings, the name "
-            "of class 0 first."
+            "strings, the name of class 0 first."
         )
     return tuple(_text(name) for name in names)
 

@@ -79,9 +79,8 @@ class Joinable(dict[str, Maker]):
         parameters: dict[str, inspect.Parameter] = {}
         for name, maker in makers.items():
             for key, parameter in inspect.signature(maker).parameters.items():
-                by_builder = (
-                    parameter.kind is parameter.KEYWORD_ONLY
-                )  # passed by the builder, equal for all parts
+                # passed by the builder, equal for all parts
+                by_builder = parameter.kind is parameter.KEYWORD_ONLY
                 if key in parameters and not by_builder and not self.shared:
                     raise UserError(
                         f"{self.room} was {JOINED_BY.join(makers)}, but {owners[key]} and {name} both have "

@@ -107,12 +107,8 @@ def _nats(sample: Sample) -> Float[np.ndarray, "image"] | None:
             if nats is None or len(nats) != len(part):
                 return None
             values[part] = nats.float().cpu().numpy()
-    except (
-        *UNAVAILABLE,
-        IndexError,
-        KeyError,
-        TypeError,
-    ):  # a user's method may need more than views
+    # a user's method may need more than views
+    except (*UNAVAILABLE, IndexError, KeyError, TypeError):
         return None
     return values if np.isfinite(values).all() else None
 

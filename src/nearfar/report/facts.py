@@ -134,9 +134,8 @@ class Map:
     neighbours: Int[np.ndarray, "point near"]  # the nearest by cosine, nearest first
     predicted: Int[np.ndarray, "point"] | None = None  # the class that a point's neighbours vote for
     nats: Float[np.ndarray, "point"] | None = None  # what its two views tell of each other among others
-    kept_shares: Float[np.ndarray, "point"] | None = (
-        None  # how often it is kept as a negative; NaN: not looked at
-    )
+    # how often it is kept as a negative; NaN: not looked at
+    kept_shares: Float[np.ndarray, "point"] | None = None
     earlier: tuple[tuple[str, Float[np.ndarray, "point 2"]], ...] = ()  # at earlier checkpoints, turned alike
     last: str = ""  # the name of the checkpoint that is shown first
 

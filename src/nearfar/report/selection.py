@@ -218,11 +218,10 @@ def _notes(method: Method, anchors: int, coverage: Coverage | None, batch_size: 
     if coverage is not None:
         # rounding down: a share short of all must never read as all
         yield (
-            "Wu et al. 2021, Thm 3.1 requires of a ring that every kept e^f is at least the mean over "
-            "the anchor's candidates. This holds "
-            f"for {math.floor(100 * coverage.share)}% of these {coverage.anchors:,} anchors. Dropping "
-            "the closest candidates keeps a bound a bound "
-            "only if it holds for every anchor."
+            "Wu et al. 2021, Thm 3.1 requires of a ring that every kept e^f is at least the mean over the "
+            f"anchor's candidates. This holds for {math.floor(100 * coverage.share)}% of these "
+            f"{coverage.anchors:,} anchors. Dropping the closest candidates keeps a bound a bound only if it "
+            "holds for every anchor."
         )
     if not method.negatives.prefill_size() and anchors < batch_size:
         yield f"Training contrasts {batch_size:,} images at a time; this sample has {anchors:,}, so there are fewer candidates."

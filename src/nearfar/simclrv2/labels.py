@@ -28,8 +28,7 @@ def read_labels(text: str | float | Path) -> LabelChoice:
         if text.suffix.lower() not in KINDS or not text.is_file():
             raise UserError(
                 f"--labels was {text}; expected a share such as 0.01, a number of each class such as 10, or "
-                "a .csv or .parquet file "
-                "with the columns path (or index) and label"
+                "a .csv or .parquet file with the columns path (or index) and label"
             )
         return text
     if not text > 0 or (text >= 1 and text != int(text)):
@@ -73,8 +72,7 @@ def _by_path(data: DataSet, columns: Mapping[str, Any], file: Path) -> list[int]
     if missing:
         raise UserError(
             f"--labels {file} names {missing[0]}, which is not in {data.name} ({len(missing)} of "
-            f"{len(names)} are not); names look like "
-            f"{data.paths[0]}"
+            f"{len(names)} are not); names look like {data.paths[0]}"
         )
     return [positions[name] for name in names]
 
@@ -84,8 +82,7 @@ def _by_index(data: DataSet, columns: Mapping[str, Any], file: Path) -> list[int
     if data.quarantine:
         raise UserError(
             f"--labels {file} names rows by index, but {len(data.quarantine)} of {data.name} are in "
-            "quarantine, which shifts the numbers; "
-            "use the column path"
+            "quarantine, which shifts the numbers; use the column path"
         )
     if rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= len(data):
         raise UserError(

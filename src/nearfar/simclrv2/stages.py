@@ -118,8 +118,7 @@ class SemiRequest:
         if self.init is not None and keys:
             raise UserError(
                 f"{keys[0]} was given with --init {self.init}; it is a setting of the pretraining, which "
-                "--init replaces: write "
-                f"finetune.{keys[0]} or distil.{keys[0]}"
+                f"--init replaces: write finetune.{keys[0]} or distil.{keys[0]}"
             )
 
     def check(self) -> None:

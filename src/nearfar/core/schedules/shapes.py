@@ -15,9 +15,8 @@ class Progress:
     step: int = 0
     steps: int = 1
     steps_per_epoch: int = 1
-    adaptive_moves: Mapping[str, int] = field(
-        default_factory=dict, hash=False
-    )  # moves of each adaptive schedule, as written
+    # moves of each adaptive schedule, as written
+    adaptive_moves: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def fraction(self) -> float:

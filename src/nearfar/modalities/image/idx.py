@@ -96,8 +96,7 @@ def _bytes_of(path: Path, axes: int) -> UInt8[np.ndarray, "..."]:
             if start != bytes((0, 0, _UBYTE, axes)):
                 raise UserError(
                     f"{str(path)!r} begins with the bytes {start.hex(' ') or '(none)'}; expected 00 00 08 "
-                    f"{axes:02x}, "
-                    f"those of an idx file of bytes with {axes} ax{'is' if axes == 1 else 'es'}."
+                    f"{axes:02x}, those of an idx file of bytes with {axes} ax{'is' if axes == 1 else 'es'}."
                 )
             lengths = file.read(4 * axes)
             if len(lengths) < 4 * axes:

@@ -13,9 +13,7 @@ from nearfar.modalities.image.idx import images_of, is_images, read_idx
 from nearfar.modalities.labels import class_numbers
 from nearfar.system.extras import need
 
-CIFAR10_CLASSES = (
-    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
-)  # fmt: skip
+CIFAR10_CLASSES = "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"
 
 
 EXAMPLES = ("digits", "glyphs", "glyphs:train", "glyphs:test", "cifar10:ROOT", "idx:FOLDER")

@@ -37,13 +37,8 @@ from nearfar.system.untrusted import check_data_file, npz_arrays
 PREFIX = "pairs:"
 SIDES: dict[str, Modality] = {modality.name: modality for modality in (IMAGE, SOUND, TEXT, VECTORS)}
 SUFFIXES = (".parquet", ".csv", ".npz")
-UNSUPPORTED_IMAGES = (
-    ".tif",
-    ".tiff",
-    ".gif",
-    ".heic",
-    ".avif",
-)  # suffixes of images that the decoder refuses
+# suffixes of images that the decoder refuses
+UNSUPPORTED_IMAGES = ".tif", ".tiff", ".gif", ".heic", ".avif"
 MAX_TEXT = 256  # characters of a text
 MAX_BAD_SHARE = 0.5  # of rows that cannot be used
 LABEL = "label"

@@ -183,8 +183,7 @@ def windows(
     if len(starts) < 2:
         raise UserError(
             f"data {name!r}: no series is longer than {span} rows, which a window of {window} with "
-            "neighbours up to "
-            f"{offset} rows away needs; lower views.window or views.offset."
+            f"neighbours up to {offset} rows away needs; lower views.window or views.offset."
         )
     centre = starts + offset + (window - 1) // 2
     digest = hashlib.sha256(repr((rows.shape, window, offset)).encode() + rows.tobytes())
@@ -229,8 +228,7 @@ def _table(path: Path, spec: str) -> Table:
         if column.dtype.kind not in "iufb":
             raise UserError(
                 f"data {spec!r}: the column `{name}` does not hold numbers in every row; expected channels "
-                "of numbers, and maybe "
-                f"`{LABEL}` and `{SERIES}`."
+                f"of numbers, and maybe `{LABEL}` and `{SERIES}`."
             )
         columns.append(column)
     if not columns:

@@ -146,8 +146,7 @@ class TextReader(AbstractReader):
         if not padded_at_end or length.min() < 1 or rows.min() < PADDING or rows.max() >= symbols:
             raise UserError(
                 f"{source} range from {rows.min()} to {rows.max()}; expected numbers from 0 to "
-                f"{symbols - 1}, and -1 only "
-                "at the end of a row."
+                f"{symbols - 1}, and -1 only at the end of a row."
             )
         vocabulary = reading.vocabulary or tuple(str(number) for number in range(int(rows.max()) + 1))
         blocks = [row[:count] for row, count in zip(rows, length, strict=True)]

@@ -22,10 +22,8 @@ from nearfar.modalities.text.data import TextDescription
 Symbols = Int64[Tensor, "item time"]
 
 NOTHING = -1  # padding in view 0, a position that was not hidden in view 1
-UNCHANGED, REPLACED = (
-    0.1,
-    0.2,
-)  # draws below the first leave a chosen symbol as it is, below the second replace it
+# draws below the first leave a chosen symbol as it is, below the second replace it
+UNCHANGED, REPLACED = 0.1, 0.2
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from nearfar.errors import UserError
 FITTED = "encoders and critic are fitted to this very sample, which can raise the value above I"
 BATCH_STATISTICS = (
     "an embedding depends on the rest of its batch (batch norm in training mode), so anchor and negatives "
-    "are not "
-    "independent"
+    "are not independent"
 )
 # of every proof: which information is meant. For the data set itself as the population, rows drawn without
 # replacement are dependent, and the estimate can exceed that information (docs/certificates.md)
@@ -92,9 +91,8 @@ def _measured_coverage(coverage: Coverage) -> str:
         float(betaincinv(covered, coverage.anchors - covered + 1, 1 - CONFIDENCE)) if covered else 0.0
     )
     return (
-        f"held for {_percent(coverage.share)} of the {coverage.anchors} anchors measured (of all anchors "
-        "for at least "
-        f"{_percent(lower_limit)}, at {CONFIDENCE:.0%} confidence)"
+        f"held for {_percent(coverage.share)} of the {coverage.anchors} anchors measured (of all anchors for "
+        f"at least {_percent(lower_limit)}, at {CONFIDENCE:.0%} confidence)"
     )
 
 

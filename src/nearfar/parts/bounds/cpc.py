@@ -75,9 +75,8 @@ class AlphaCPC(AbstractBound):
             return InfoNCE().certificate(sampling, progress)
         if min(alphas) < 1:
             reason = (
-                f"alpha = {min(alphas):g} is below 1: on a fair coin seen twice, 2 negatives and alpha = "
-                "0.5 give "
-                "0.7174 nats, more than the log 2 = 0.6931 there are"
+                f"alpha = {min(alphas):g} is below 1: on a fair coin seen twice, 2 negatives and alpha = 0.5 "
+                "give 0.7174 nats, more than the log 2 = 0.6931 there are"
             )
             return not_covered(reason, ceiling)
         return not_covered(f"alpha = {max(alphas):g} is above 1, for which no claim is made", ceiling)
@@ -152,10 +151,8 @@ class MultiLabelCPC(AbstractBound):
         condition = (
             f"alpha = {' to '.join(f'{a:g}' for a in dict.fromkeys(alphas))} lies in [m/(n(m-1)+1), 1] = "
             f"[{min_alpha:g}, 1] for n = {n} and m = {1 + min_negatives}, and every anchor has negatives of "
-            "its "
-            "own, drawn from p(v) independently of everything else; then the estimate never exceeds I in "
-            "expectation, nor "
-            f"log(m/alpha) = {ceiling:.4g}"
+            "its own, drawn from p(v) independently of everything else; then the estimate never exceeds I in "
+            f"expectation, nor log(m/alpha) = {ceiling:.4g}"
         )
         return certify(condition, sampling, ceiling)
 

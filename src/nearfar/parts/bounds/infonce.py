@@ -54,9 +54,8 @@ class InfoNCE(AbstractBound):
             return not_covered(sampling.reason, ceiling)
         condition = (
             f"the {sampling.negatives} negatives are draws of p(v) that could change places with the "
-            "positive if that were "
-            "independent of the anchor; then the estimate never exceeds I in expectation, nor log "
-            f"{1 + sampling.negatives}"
+            "positive if that were independent of the anchor; then the estimate never exceeds I in "
+            f"expectation, nor log {1 + sampling.negatives}"
         )
         return certify(condition, sampling, ceiling)
 
@@ -102,8 +101,7 @@ class Debiased(AbstractBound):
 
     equation = (
         "E[ f(u, v+) - log( (e^f(u, v+) + G) / m ) ], G = max( (sum_k e^f(u, v_k) - t N e^f(u, v+)) / (1 - "
-        "t), N e^(least f) ), "
-        "N = m - 1 the number of v_k, t = {tau}"
+        "t), N e^(least f) ), N = m - 1 the number of v_k, t = {tau}"
     )
 
     tau: Value = 0.1

@@ -154,8 +154,7 @@ class SupCon(AbstractBound):
 
     equation = (
         "E[ log( e^f(u, p) / sum over all v of e^f(u, v) ) ], the mean over positives p outside the log "
-        "(form out) or inside (in): "
-        "{form}"
+        "(form out) or inside (in): {form}"
     )
 
     form: Literal["out", "in"] = "out"

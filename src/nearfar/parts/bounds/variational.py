@@ -54,8 +54,7 @@ class BarberAgakov(AbstractBound):
             return not_covered(sampling.reason)
         condition = (
             f"scores are log q(v | u) of a normalised q and H(v) is {self.entropy:.4g} nats; then the "
-            "estimate never exceeds I "
-            "in expectation"
+            "estimate never exceeds I in expectation"
         )
         # no negatives are read, so no cut of them matters
         return certify(condition, replace(sampling, cut="none"))
@@ -197,9 +196,8 @@ class DonskerVaradhan(nn.Module, AbstractBound):
         if sampling.held_out:
             return not_covered(
                 "on held-out data the estimate is consistent, but biased upwards at finite size: the log of "
-                "a "
-                f"mean over {sampling.anchors} times {sampling.negatives} pairs lies below the log of "
-                "its expectation (Jensen)"
+                f"a mean over {sampling.anchors} times {sampling.negatives} pairs lies below the log of its "
+                "expectation (Jensen)"
             )
         return not_covered(
             "on the sample the critic was fitted to, the value can exceed I without limit; use held-out data"
@@ -228,8 +226,7 @@ class SMILE(AbstractBound):
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return not_covered(
             f"not a bound: clipping e^f at e^{at(self.clip, progress):g} lowers the mean it subtracts, so "
-            "the "
-            "value can exceed I"
+            "the value can exceed I"
         )
 
 

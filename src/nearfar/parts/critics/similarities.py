@@ -43,8 +43,7 @@ class Cosine(nn.Module, AbstractInnerProduct):
             written_value = value.written() if isinstance(value, Learnt) else "learnt"
             return (
                 f"critic.{key} was {written_value} with bound={choices['bound']['name']}, which reads "
-                "positives alone and would rise with it "
-                "for ever; give a number"
+                "positives alone and would rise with it for ever; give a number"
             )
         return None
 

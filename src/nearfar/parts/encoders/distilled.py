@@ -92,8 +92,7 @@ class Distilled(nn.Module, AbstractEncoders):
             if choices[room]["name"] != idle:
                 return (
                     f"{room} was {choices[room]['name']} with encoders.weight=0, where nothing is "
-                    f"contrasted; use {room}={idle}, or an objective "
-                    "with crd, infonce or ml-cpc"
+                    f"contrasted; use {room}={idle}, or an objective with crd, infonce or ml-cpc"
                 )
         return None
 

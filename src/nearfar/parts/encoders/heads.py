@@ -97,8 +97,7 @@ def width_of(body: nn.Module, shape: tuple[int, ...]) -> int:
         )
         raise UserError(
             f"backbone {type(body).__name__} gave {description} of a batch of shape {tuple(zeros.shape)}; "
-            "expected features (2, d), "
-            "one row for each instance: pool or flatten what comes before"
+            "expected features (2, d), one row for each instance: pool or flatten what comes before"
         )
     return output.shape[1]
 
@@ -177,9 +176,8 @@ class HeadConfig:
         if self.head == "linear-norm":
             return linear_head(inputs, self.dim, norm=True)
         layers = mlp_head(inputs, self.hidden, self.dim, norm=self.head == "mlp", layers=self.layers)
-        layer_parts = (len(layers) - 1) // (
-            self.layers - 1
-        )  # a linear map, its norm, its ReLU; the last map stands alone
+        # a linear map, its norm, its ReLU; the last map stands alone
+        layer_parts = (len(layers) - 1) // (self.layers - 1)
         return layers[: layer_parts * self.cut] if self.cut else layers
 
     def make_predictor(self) -> nn.Module | None:

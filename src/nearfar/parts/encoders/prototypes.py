@@ -47,14 +47,12 @@ class Prototypes(nn.Module, AbstractEncoders):
         if not classes:
             raise UserError(
                 "encoders=prototypes learns a vector for each class, but the data have no labels; use data "
-                "with class folders, a "
-                "label column or a labels array"
+                "with class folders, a label column or a labels array"
             )
         if head.predictor != "none":
             raise UserError(
                 f"encoders.predictor was {head.predictor} with encoders=prototypes; leave it out: classes "
-                "are the keys, and no "
-                "network makes them"
+                "are the keys, and no network makes them"
             )
         network = head.network(inputs)
         return cls(network, **settings, dim=int(network.dim or head.dim), classes=classes)

@@ -83,8 +83,7 @@ def _too_many_steps(steps: int, samples: int, strides: Strides) -> str | None:
         return None
     return (
         f"encoders.steps was {steps}, but a window of views.samples={samples} has {frames} frames of {hop} "
-        "samples; "
-        "use fewer steps or a longer window"
+        "samples; use fewer steps or a longer window"
     )
 
 
@@ -116,9 +115,8 @@ class Predictive(nn.Module, AbstractEncoders):
             if parts[room].remembers_instances:
                 return (
                     f"encoders.others was times with {room}={choices[room]['name']}: times of one recording "
-                    "are contrasted with each "
-                    "other, and what remembers a recording as a whole cannot tell them apart; use "
-                    "encoders.others=sequences"
+                    "are contrasted with each other, and what remembers a recording as a whole cannot tell "
+                    "them apart; use encoders.others=sequences"
                 )
         return None
 

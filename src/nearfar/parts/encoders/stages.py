@@ -31,8 +31,7 @@ def maps_of(body: nn.Module, x: Float[Tensor, "image channel height width"], pur
     if not hasattr(body, "layer4"):
         raise UserError(
             f"the backbone has no stages, and {purpose}; expected backbone=resnet8-w16, resnet18 to "
-            "resnet152, resnet20 or another "
-            "resnet, wrn-16-2 or another wrn, shufflenetv1"
+            "resnet152, resnet20 or another resnet, wrn-16-2 or another wrn, shufflenetv1"
         )
     x, maps = body.maxpool(body.relu(body.bn1(body.conv1(x)))), []  # type: ignore[operator]
     for name in ("layer1", "layer2", "layer3", "layer4"):

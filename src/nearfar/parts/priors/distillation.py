@@ -30,8 +30,7 @@ class Distillation(nn.Module, AbstractPrior):
 
     equation = (
         "{labels} CE(label, p) + {kd} T^2 KL(p_t^T, p^T), T = {temperature}; + {cosine} (1 - cos(W h(x), "
-        "t(x))) + {relational} Huber of "
-        "distances between rows, h(x) against t(x)"
+        "t(x))) + {relational} Huber of distances between rows, h(x) against t(x)"
     )
     reads_supervision = True
 

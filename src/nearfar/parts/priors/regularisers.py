@@ -41,8 +41,7 @@ class VarianceCovariance(AbstractPrior):
 
     equation = (
         "{weight} ( {variance} mean_j max(0, 1 - s_j) + {covariance} sum_(i != j) C_ij^2 / d ), s_j the "
-        "deviation of dimension j "
-        "over the batch, C its covariance"
+        "deviation of dimension j over the batch, C its covariance"
     )
 
     weight: Value = 1.0

@@ -24,9 +24,8 @@ Images = Float[Tensor, "image channel height width"]
 
 class Operation(Protocol):
     name: ClassVar[str]
-    slots: ClassVar[
-        int
-    ]  # random numbers an image needs, in addition to the one that decides whether it is changed
+    # random numbers an image needs, in addition to the one that decides whether it is changed
+    slots: ClassVar[int]
 
     @property
     def probability(self) -> float: ...
@@ -96,9 +95,8 @@ class Rotate:
         # pixels
         across = torch.stack([cosine, -sine * height / width, zero], dim=1)
         down = torch.stack([sine * width / height, cosine, zero], dim=1)
-        grid = F.affine_grid(
-            torch.stack([across, down], dim=1), [*images.shape], align_corners=False
-        )  # (image, height, width, 2)
+        # (image, height, width, 2)
+        grid = F.affine_grid(torch.stack([across, down], dim=1), [*images.shape], align_corners=False)
         return F.grid_sample(images, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
 
 

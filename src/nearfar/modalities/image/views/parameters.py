@@ -32,9 +32,8 @@ class Parameters:
 
     box: Int32[np.ndarray, "image 4"]  # top, left, height, width of the crop in the original
     flip: Bool[np.ndarray, "image"]
-    factors: Float32[
-        np.ndarray, "image 4"
-    ]  # brightness, contrast, saturation, hue; (1, 1, 1, 0) changes nothing
+    # brightness, contrast, saturation, hue; (1, 1, 1, 0) changes nothing
+    factors: Float32[np.ndarray, "image 4"]
     order: Int32[np.ndarray, "image 5"]  # in which the four and GREYSCALE are applied
     greyscale: Bool[np.ndarray, "image"]
     sigma: Float32[np.ndarray, "image"]  # of the blur; 0 = none

@@ -158,8 +158,7 @@ class Views:
         if colours == "lab" and len(pipelines) not in LAB_CHANNELS:
             raise UserError(
                 f"views.colours is lab with {len(pipelines)} views; it has three channels and shows "
-                "luminance and colour in 2 or "
-                "each channel in one of 3."
+                "luminance and colour in 2 or each channel in one of 3."
             )
         also = [operation.name for augment in pipelines for operation in augment.also]
         if colours == "lab" and also:

@@ -59,10 +59,8 @@ class PipelineViews(AbstractViewSettings):
             return None
         return (
             f"views.colours was lab with encoders={role} and views.count={views['count']}: its three "
-            "channels are shown as luminance and "
-            "colour in 2 views or one by one in 3, and views with other channels need networks of their own; "
-            "use encoders=per-view "
-            "views.count=2, or 3"
+            "channels are shown as luminance and colour in 2 views or one by one in 3, and views with other "
+            "channels need networks of their own; use encoders=per-view views.count=2, or 3"
         )
 
     def training(self, description: Described, device: torch.device) -> Views:
@@ -76,9 +74,8 @@ class PipelineViews(AbstractViewSettings):
         return PlainImages(description.size, description.mean, description.std, device, self.colours)
 
     def portable(self, description: Described) -> tuple[dict[str, Any], str]:
-        from nearfar.modalities.image.views.portable import (
-            source,
-        )  # imports torchvision, which takes a second
+        # imports torchvision, which takes a second
+        from nearfar.modalities.image.views.portable import source
 
         size = description.size
         settings = {
