@@ -114,3 +114,47 @@ def test_sorted_rows_beside_a_series_are_not_covered() -> None:
     assert (check.refuted, check.warnings) == ("", (check.doubt,))
     order = rng.permutation(400)
     assert check_rows(time[order], walk[order]).warnings == ()
+
+
+def _write_table(file: Path, columns: dict[str, np.ndarray]) -> None:
+    rows = zip(*columns.values(), strict=True)
+    lines = [",".join("" if np.isnan(v) else f"{v:.5f}" for v in row) for row in rows]
+    file.write_text("\n".join([",".join(columns), *lines]) + "\n")
+
+
+def test_conditional_text_has_gaps_and_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x, z, noise = np.random.default_rng(0).normal(size=(3, 100))
+    _write_table(
+        tmp_path / "t.csv", {"x": x, "y": x + z + noise, "z": np.where(np.arange(100) < 7, np.nan, z)}
+    )
+    columns = [f"{tmp_path}/t.csv:{name}" for name in "xyz"]
+    assert main(["mi", *columns[:2], "--given", columns[2], "--folds", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "7 of 100 rows have gaps" in text
+    assert "not covered" in text
+
+
+def test_command_and_python_have_one_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x, noise = np.random.default_rng(1).normal(size=(2, 100)).round(5)
+    _write_table(tmp_path / "t.csv", {"x": x, "y": x + noise})
+    sides = [f"{tmp_path}/t.csv:{name}" for name in "xy"]
+    flags = ["--bound", "ml-cpc", "--alpha", "0.05", "--negatives", "independent", "--folds", "2", "--json"]
+    assert main(["mi", *sides, *flags]) == 0
+    command = json.loads(capsys.readouterr().out)
+    python = nf.estimate_mi(x, x + noise, nf.MultiLabelCPC(alpha=0.05), negatives="independent", folds=2)
+    assert command["certificate"] == python.as_json()["certificate"]
+    assert command["at_least"]["certificate"] == python.at_least.as_json()["certificate"]
+    assert command["ceiling"] == python.ceiling
+
+
+def test_table_sorted_by_its_target_is_no_time_series(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(2)
+    y = np.sort(rng.normal(size=150))
+    columns = {f"c{k}": y + rng.normal(size=150) for k in range(4)}
+    _write_table(tmp_path / "t.csv", {**columns, "y": y})
+    assert main(["mi", f"{tmp_path}/t.csv", "--target", "y", "--folds", "2"]) == 0
+    warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+    assert 1 <= len(warnings) <= 2  # columns that follow the order, and columns that do not
+    assert all("sorted by y" in line and "thin" not in line for line in warnings)

@@ -110,6 +110,22 @@ class SymmetricObjective:
             self.bound.advance(torch.stack(observed), START)
 
 
+def redrawn_critic(critic: AbstractCritic, dim: tuple[int, int]) -> AbstractCritic:
+    """A copy of the critic whose layers are drawn anew: weights fitted to these rows would void the bound."""
+    copied = copy.deepcopy(critic)
+    for layer in copied.modules() if isinstance(copied, nn.Module) else ():
+        if callable(reset := getattr(layer, "reset_parameters", None)):
+            reset()
+    try:
+        copied.cross(torch.zeros(2, dim[0]), torch.zeros(2, dim[1]), START)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise UserError(
+            f"critic was a {type(critic).__name__} that cannot score these samples: after scaling x has {dim[0]} "
+            f"columns and y {dim[1]}; give a function, for instance lambda dim: nf.Separable(dim=dim)"
+        ) from error
+    return copied
+
+
 def fit_critic(
     make: MakeCritic,
     correlation: Float[Tensor, "pair"],

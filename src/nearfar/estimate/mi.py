@@ -14,6 +14,7 @@ import math
 import numbers
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 from typing import Any, get_args
 
@@ -44,7 +45,7 @@ from nearfar.estimate.crossfit import (
     infonce_value,
     mean_weights,
 )
-from nearfar.estimate.fit import CRITICS, CriticTraining, MakeCritic
+from nearfar.estimate.fit import CRITICS, CriticTraining, MakeCritic, redrawn_critic
 from nearfar.estimate.interval import UNFITTED, BestEstimate, best_estimate
 from nearfar.estimate.prediction_bound import NAME as PREDICTION
 from nearfar.estimate.prediction_bound import estimate_by_prediction
@@ -70,7 +71,7 @@ def estimate_mi(
     x: Any,
     y: Any,
     bound: str | AbstractBound = "auto",
-    critic: str | Callable[[tuple[int, int]], AbstractCritic] = "auto",
+    critic: str | AbstractCritic | Callable[[tuple[int, int]], AbstractCritic] = "auto",
     *,
     negatives: Contrast = "batch",
     scaling: Scaling = "rank",
@@ -90,8 +91,8 @@ def estimate_mi(
     bound: "auto" for the best estimate with a proven bound; or a bound or its name, whose value is then the
         estimate. "ml-cpc" takes the smallest alpha that its theorem covers; "barber-agakov" fits a
         conditional probability.
-    critic: "auto" for a stack of ratios; a network "separable", "joint", "hybrid" or "bilinear"; or a function
-        from (width of x, width of y) to a critic.
+    critic: "auto" for a stack of ratios; a network "separable", "joint", "hybrid" or "bilinear"; a critic object,
+        whose weights are drawn anew for every fold; or a function from (width of x, width of y) to a critic.
     negatives: "batch" contrasts a sample with all others of its fold. "independent" gives each its own
         negatives, which proves more bounds and is less precise.
     scaling: of numbers for networks: "rank", "standard" or "none".
@@ -241,14 +242,18 @@ def _usable_device(device: str | torch.device | None) -> torch.device:
     return usable
 
 
-def _critic(critic: str | Callable[[tuple[int, int]], AbstractCritic]) -> tuple[MakeCritic | None, str]:
+def _critic(
+    critic: str | AbstractCritic | Callable[[tuple[int, int]], AbstractCritic],
+) -> tuple[MakeCritic | None, str]:
     """The constructor of a network critic (None: the stack of ratios), and its name."""
     names = f"auto, {', '.join(CRITICS)}"
+    if isinstance(critic, nn.Module) and isinstance(critic, AbstractCritic):
+        return partial(redrawn_critic, critic), type(critic).__name__
     if not isinstance(critic, str):
         if not callable(critic) or isinstance(critic, nn.Module) or critic in critics.PARTS.values():
             raise UserError(
-                f"critic was {critic!r}; expected {names}, or a function from the widths of x and y "
-                "to a critic, for instance lambda dim: nf.Separable(dim=dim)"
+                f"critic was {critic!r}; expected {names}, a critic such as nf.Separable(dim=(2, 3)), or a "
+                "function from the widths of x and y to a critic, for instance lambda dim: nf.Separable(dim=dim)"
             )
         return critic, critic.__name__ if isinstance(critic, FunctionType | type) else type(critic).__name__
     if critic == "auto":
