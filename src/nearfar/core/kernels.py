@@ -25,6 +25,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.checkpoint import checkpoint
 
 
 def inner(anchors: Float[Tensor, "anchor dim"], keys: Float[Tensor, "candidate dim"]) -> Tensor:
@@ -66,10 +68,40 @@ class Kernel(ABC):
         return _Value.apply(self, *inputs)
 
 
+def checkpoint_tile(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """`function(*tensors)`, computed again in the backward pass instead of stored. Inside transforms of
+    `torch.func`, which do not take the hooks of activation checkpointing, it is stored."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return function(*tensors)
+    return checkpoint(function, *tensors, use_reentrant=False, preserve_rng_state=False)
+
+
+def _for_each(
+    function: Callable[..., tuple[Tensor, ...]], size: int, dims: Any, arguments: Any
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """A function under `torch.func.vmap`: one call for each of `size` entries, as kernels reuse one buffer."""
+    leaves, structure = tree_flatten(arguments)
+    leaf_dims = tree_flatten(dims, is_leaf=lambda dim: dim is None)[0]
+    entries = [
+        [
+            leaf if dim is None else leaf.select(dim, entry)
+            for leaf, dim in zip(leaves, leaf_dims, strict=True)
+        ]
+        for entry in range(size)
+    ]
+    outputs = [function(*tree_unflatten(entry, structure)) for entry in entries]
+    stacked = tuple(torch.stack(parts) for parts in zip(*outputs, strict=True))
+    return stacked, (0,) * len(stacked)
+
+
 class _Value(torch.autograd.Function):
     @staticmethod
     def forward(kernel: Kernel, *inputs: Tensor) -> tuple[Tensor, ...]:
         return kernel.forward(*inputs)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        return _for_each(_Value.apply, info.batch_size, in_dims, arguments)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -97,6 +129,10 @@ class _Gradient(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         computed = kernel.backward(tensors[:split], outputs, tensors[split:], needed)
         return tuple(gradient for gradient in computed if gradient is not None)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        return _for_each(_Gradient.apply, info.batch_size, in_dims, arguments)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

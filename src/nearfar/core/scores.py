@@ -19,9 +19,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-from nearfar.core.kernels import LogSumExp, inner, matches
+from nearfar.core.kernels import LogSumExp, checkpoint_tile, inner, matches
 from nearfar.errors import UserError
 
 TILE = 256  # anchors per tile: small enough for a tile to stay in cache, large enough for a good matmul
@@ -262,10 +261,7 @@ class Streamed(Negatives):
         per_row = (self.anchors, self.index, self._rows, *per_anchor)
         blocks = zip(*(t.split(self.tile) for t in per_row), strict=True)
         keys = self.candidates.embedding
-        reduced = [
-            checkpoint(tiled, keys, *block, use_reentrant=False, preserve_rng_state=False) for block in blocks
-        ]
-        return torch.cat(reduced, dim=-1)
+        return torch.cat([checkpoint_tile(tiled, keys, *block) for block in blocks], dim=-1)
 
     @cached_property
     def _sums(self) -> tuple[Float[Tensor, "anchor"], Float[Tensor, "anchor"]]:

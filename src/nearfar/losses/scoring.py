@@ -7,9 +7,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-from nearfar.core.kernels import SummedLogSumExp
+from nearfar.core.kernels import SummedLogSumExp, checkpoint_tile
 from nearfar.core.scores import Candidates, Negatives, inner_product_negatives, tile_size
 from nearfar.errors import UserError
 
@@ -83,6 +82,4 @@ def by_tiles(
     if len(per_anchor[0]) <= tile:
         return function(keys, *per_anchor)
     blocks = zip(*(rows.split(tile) for rows in per_anchor), strict=True)
-    return torch.cat(
-        [checkpoint(function, keys, *b, use_reentrant=False, preserve_rng_state=False) for b in blocks]
-    )
+    return torch.cat([checkpoint_tile(function, keys, *block) for block in blocks])
