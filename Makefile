@@ -25,9 +25,9 @@ types: $(READY)
 tests: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-# the pages of docs/ and an API reference from the docstrings, as plain HTML in build/docs
+# the documentation site in build/docs: guides, API reference, search; a broken link is an error
 docs: $(READY)
-	$(BIN)/python docs/build.py build/docs
+	$(BIN)/python -m sphinx -q -W --keep-going -E docs build/docs
 
 # random mishaps against every promise, each reproducible from its seed (docs/reliability.md)
 HOURS ?= 1
