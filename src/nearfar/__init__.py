@@ -116,6 +116,7 @@ if TYPE_CHECKING:
         Labelled,
         Neighbours,
         Others,
+        Proposal,
         Ring,
     )
     from nearfar.report import write_report
@@ -157,7 +158,7 @@ _WHERE = {
     "nearfar.core.schedules": "cosine geometric learnt linear on_loss on_score plateau Progress stairs steps",
     "nearfar.core.strategy": "Strategy",
     "nearfar.core.scores": "Candidates dense_scores Membership Scores streamed_scores",
-    "nearfar.parts.selections": "Accept Annulus Ball Cave Chain Everyone Group Hard Labelled Neighbours Others Ring",
+    "nearfar.parts.selections": "Accept Annulus Ball Cave Chain Everyone Group Hard Labelled Neighbours Others Proposal Ring",
     "nearfar.sweeps.run": "sweep",
     "nearfar.train.distill": "distill",
     "nearfar.train.hooks": "Hook",

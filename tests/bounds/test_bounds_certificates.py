@@ -29,16 +29,18 @@ CASES: list[tuple[AbstractBound, NegativeSampling, str, float | None, str]] = [
     (nf.AlphaCPC(0.5), OWN, "not covered", math.log(2 * M), r"alpha = 0.5 is below 1.*0.7174 .* 0.6931"),
     (nf.AlphaCPC(1.0), SHARED, "proven", math.log(N), r"nor log 64"),
     (nf.AlphaCPC(1.0), QUEUED, "not covered", math.log(1001), r"queued keys are old"),
-    (nf.AlphaCPC(2.0), OWN, "not covered", math.log(M / 2), r"alpha = 2 is above 1"),
+    (nf.AlphaCPC(2.0), OWN, "proven", math.log(M / 2), r"alpha = 2 lies in \[1, m\], m = 16"),
+    (nf.AlphaCPC(2.0), QUEUED, "not covered", math.log(1001 / 2), r"queued keys are old"),
+    (nf.AlphaCPC(nf.geometric(5.0, 1.0)), SHARED, "proven", math.log(N), r"alpha = 5 to 1 lies in"),
     (nf.AlphaCPC(nf.linear(1.0, 0.5)), OWN, "not covered", math.log(2 * M), r"alpha = 0.5 is below 1"),
-    (nf.MultiLabelCPC(1.0), OWN, "proven", math.log(M), r"\[0.0166493, 1\] for n = 64 and m = 16"),
+    (nf.MultiLabelCPC(1.0), OWN, "proven", math.log(M), r"\[0.0166493, 16\] for n = 64 and m = 16"),
     (nf.MultiLabelCPC(LEAST), OWN, "proven", math.log(M / LEAST), r"nor log\(m/alpha\) = 6.868"),
     (nf.MultiLabelCPC(0.99 * LEAST), OWN, "not covered", math.log(M / LEAST / 0.99), r"alpha = 0.0164828 is outside"),
-    (nf.MultiLabelCPC(1.01), OWN, "not covered", math.log(M / 1.01), r"alpha = 1.01 is outside"),
+    (nf.MultiLabelCPC(15.9), OWN, "proven", math.log(M / 15.9), r"alpha = 15.9 lies in"),
     (nf.MultiLabelCPC(0.5), SHARED, "not covered", math.log(2 * N), r"anchors share .* 64 times 63 negatives"),
     (nf.MultiLabelCPC(0.5), QUEUED, "not covered", math.log(2002), r"queued keys are old, and the proof needs"),
     (nf.MultiLabelCPC(nf.geometric(1.0, 0.1)), OWN, "proven", math.log(10 * M), r"alpha = 1 to 0.1 lies in"),
-    (nf.MultiLabelCPC(nf.geometric(5.0, 0.2)), OWN, "not covered", math.log(5 * M), r"alpha = 5 is outside"),
+    (nf.MultiLabelCPC(nf.geometric(5.0, 0.2)), OWN, "proven", math.log(5 * M), r"alpha = 5 to 0.2 lies in"),
     (nf.Vince(), OWN, "objective only", math.log(M), r"K - 1 = 15 nats"),
     (nf.BarberAgakov(), OWN, "objective only", None, r"entropy H\(v\), which is not given"),
     (nf.BarberAgakov(2.5), QUEUED, "proven", None, r"normalised q and H\(v\) is 2.5 nats"),
@@ -158,10 +160,16 @@ def test_the_ceiling_is_that_of_the_negatives_kept() -> None:
 def test_with_progress_the_certificate_is_that_of_the_moment() -> None:
     bound = nf.MultiLabelCPC(nf.geometric(4.0, 0.25))
     current = [bound.certificate(OWN, Progress(step, 4)) for step in range(5)]
-    assert [c.status for c in current] == ["not covered", "not covered", "proven", "proven", "proven"]
+    assert [c.status for c in current] == ["proven"] * 5
     assert [c.ceiling for c in current] == pytest.approx(
         [math.log(M) - math.log(a) for a in (4, 2, 1, 0.5, 0.25)]
     )
+
+
+def test_an_alpha_above_the_fewest_negatives_is_outside() -> None:
+    claim = nf.MultiLabelCPC(5.0).certificate(replace(OWN, min_negatives=3))
+    assert claim.status == "not covered"
+    assert re.search(r"alpha = 5 is outside .* 4\] for n = 64 and m = 4", claim.condition)
 
 
 def test_the_smallest_proven_alpha() -> None:

@@ -68,6 +68,7 @@ CHOSEN: dict[str, Callable[[], AbstractSelection]] = {
     "labelled": labelled,
     "others": others,
     "hard": lambda: nf.Hard(0.7),
+    "proposal": lambda: nf.Proposal(0.7, sample=3),
 }
 CRITICAL: dict[str, Callable[[], Any]] = {
     "cosine": lambda: nf.Cosine(0.2),

@@ -218,6 +218,7 @@ def test_every_selection_is_known_by_name() -> None:
     stateless = {"everyone": nf.Everyone, "ball": nf.Ball, "ring": nf.Ring}
     remembering = {"cave": Cave, "neighbours": Neighbours, "group": Group, "accept": Accept}
     further = {"labelled": nf.Labelled, "hard": nf.Hard, "annulus": nf.Annulus, "others": nf.Others}
+    further["proposal"] = nf.Proposal
     assert {**stateless, **remembering, **further} == PARTS
 
 

@@ -409,6 +409,7 @@ class AbstractBound(AbstractPart, ABC):
     distance_scores: bool = False  # scores are minus distances, not logarithms of densities
     needs_bounded_scores: bool = False
     reads_negatives: bool = True
+    averages_anchors: bool = False  # the mean over anchors of a function of each anchor's own scores
     has_memory: bool = False
 
     @abstractmethod

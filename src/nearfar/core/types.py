@@ -191,6 +191,7 @@ class NegativeSampling:
     cut: Literal["none", "below", "above"] = "none"
     coverage: Coverage | None = None  # of a cut from above, where it was measured
     weighted: bool = False  # similar negatives count more, dissimilar ones less
+    importance: bool = False  # negatives are from a proposal, anchors weighted by p / q of their draw
     more_positives: bool = False  # others than the key that belongs to the anchor count as its positives
 
     def __post_init__(self) -> None:

@@ -44,6 +44,7 @@ PARTS = Joinable(
         "distance_scores": any,
         "needs_bounded_scores": any,
         "reads_negatives": any,
+        "averages_anchors": all,
     },
     shared=True,  # one alpha for all that have one
 )

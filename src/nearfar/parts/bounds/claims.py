@@ -48,8 +48,20 @@ def not_covered(reason: str, ceiling: float | None = None) -> Certificate:
     return Certificate("not covered", reason + _limit(ceiling), ceiling)
 
 
-def certify(condition: str, sampling: NegativeSampling, ceiling: float | None = None) -> Certificate:
+def per_anchor_ceiling(nats: float, sampling: NegativeSampling) -> float | None:
+    """The limit of a mean over anchors; none where anchors have weights without limit."""
+    return None if sampling.importance else nats
+
+
+def certify(
+    condition: str,
+    sampling: NegativeSampling,
+    ceiling: float | None = None,
+    *,
+    averages_anchors: bool = False,
+) -> Certificate:
     """A claim that holds for all negatives of a sample, carried over to those that a selection kept.
+    `averages_anchors`: as `AbstractBound` says.
 
     Only for bounds that fall when a negative's score rises: dropping the least similar then only lowers them.
     A cut from above needs every kept e^f to reach the mean over the anchor's candidates (Wu et al. 2021, Thm
@@ -59,12 +71,18 @@ def certify(condition: str, sampling: NegativeSampling, ceiling: float | None = 
         return not_covered(BATCH_STATISTICS, ceiling)
     if sampling.held_out is False:
         return not_covered(FITTED, ceiling)
+    if sampling.importance and not averages_anchors:
+        return not_covered(
+            "negatives are drawn from a proposal, and the value is no mean over anchors", ceiling
+        )
     if sampling.cut == "above":
         if sampling.coverage is None:
             return not_covered(f"{_CUT}, which was not measured", ceiling)
         return Certificate(
             "measured", f"{_CUT}, which {_measured_coverage(sampling.coverage)}{_limit(ceiling)}", ceiling
         )
+    if sampling.importance:
+        condition = f"{condition}; anchors are weighted by p / q of their draw, so the expectation is that of blind draws"
     if sampling.cut == "below":
         condition = f"{condition}; dropping the least similar can only lower the estimate"
     if sampling.weighted:

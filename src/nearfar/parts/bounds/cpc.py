@@ -13,7 +13,7 @@ from nearfar.core.schedules import Progress, Value, at
 from nearfar.core.scores import Scores
 from nearfar.core.types import Certificate, NegativeSampling
 from nearfar.errors import UserError
-from nearfar.parts.bounds.claims import certify, checked, not_covered, values
+from nearfar.parts.bounds.claims import certify, checked, not_covered, per_anchor_ceiling, values
 from nearfar.parts.bounds.infonce import InfoNCE
 
 _POSITIVE = "a number or schedule above 0"
@@ -33,12 +33,17 @@ def _ceiling(alphas: tuple[float, ...], m: int) -> float:
     return math.log(m / min(alphas))
 
 
+def _span(alphas: tuple[float, ...]) -> str:
+    return " to ".join(f"{alpha:g}" for alpha in dict.fromkeys(alphas))
+
+
 @dataclass(frozen=True)
 class AlphaCPC(AbstractBound):
     """mean_i log( m e^f(u_i, v_i) / (alpha e^f(u_i, v_i) + b sum_k e^f(u_i, v_ik)) ), b = (m - alpha) / (m -
     1) (Song & Ermon 2020, Eq. 4); m = 1 + number of negatives of the anchor.
 
-    A small alpha lifts the ceiling from log m to log(m / alpha), and with it the value above the truth. Where
+    A small alpha lifts the ceiling from log m to log(m / alpha), and with it the value above the truth; from 1
+    to m the value stays below it. Where
     fewer negatives are there than places for them (a queue that fills, a cave), b stops at 0: with no more
     than alpha - 1 of them the value of an anchor is log(m / alpha) whatever its scores, and its gradient is
     0.
@@ -48,6 +53,7 @@ class AlphaCPC(AbstractBound):
         "E[ log( m e^f(u, v+) / (alpha e^f(u, v+) + b sum_k e^f(u, v_k)) ) ], b = (m - alpha) / (m - 1), "
         "alpha = {alpha}"
     )
+    averages_anchors = True
     alpha: Value = 0.5
 
     def __post_init__(self) -> None:
@@ -66,8 +72,8 @@ class AlphaCPC(AbstractBound):
             count,
         )
 
-    def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float:
-        return _ceiling(values(self.alpha, progress), 1 + sampling.negatives)
+    def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float | None:
+        return per_anchor_ceiling(_ceiling(values(self.alpha, progress), 1 + sampling.negatives), sampling)
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         alphas, ceiling = values(self.alpha, progress), self.ceiling(sampling, progress)
@@ -75,11 +81,19 @@ class AlphaCPC(AbstractBound):
             return InfoNCE().certificate(sampling, progress)
         if min(alphas) < 1:
             reason = (
-                f"alpha = {min(alphas):g} is below 1: on a fair coin seen twice, 2 negatives and alpha = 0.5 "
-                "give 0.7174 nats, more than the log 2 = 0.6931 there are"
+                f"alpha = {min(alphas):g} is below 1: on a fair coin seen twice, 2 negatives and alpha = "
+                "0.5 give 0.7174 nats, more than the log 2 = 0.6931 there are"
             )
             return not_covered(reason, ceiling)
-        return not_covered(f"alpha = {max(alphas):g} is above 1, for which no claim is made", ceiling)
+        if not sampling.exchangeable:
+            return not_covered(sampling.reason, ceiling)
+        condition = (
+            f"alpha = {_span(alphas)} lies in [1, m], m = {1 + sampling.negatives}, and the negatives are "
+            "draws of p(v) that could change places with the positive if that were independent of the "
+            "anchor; then the estimate never exceeds I in expectation, nor log(m/alpha) = "
+            f"{_ceiling(alphas, 1 + sampling.negatives):.4g}"
+        )
+        return certify(condition, sampling, ceiling, averages_anchors=True)
 
 
 @dataclass(frozen=True)
@@ -135,13 +149,11 @@ class MultiLabelCPC(AbstractBound):
         # the fewer negatives, the larger the least alpha: the range must hold when a selection keeps fewest
         min_negatives = m - 1 if sampling.min_negatives is None else sampling.min_negatives
         ceiling, min_alpha = self.ceiling(sampling, progress), smallest_proven_alpha(n, min_negatives)
-        outside = [alpha for alpha in alphas if not min_alpha <= alpha <= 1]
+        fewest = 1 + min_negatives
+        limits = f"[m/(n(m-1)+1), m] = [{min_alpha:g}, {fewest}] for n = {n} and m = {fewest}"
+        outside = [alpha for alpha in alphas if not min_alpha <= alpha <= fewest]
         if outside:
-            reason = (
-                f"alpha = {outside[0]:g} is outside [m/(n(m-1)+1), 1] = [{min_alpha:g}, 1] for n = {n} and "
-                f"m = {1 + min_negatives}"
-            )
-            return not_covered(reason, ceiling)
+            return not_covered(f"alpha = {outside[0]:g} is outside {limits}", ceiling)
         if not sampling.independent:
             reason = sampling.reason or "anchors share their negatives"
             return not_covered(
@@ -149,10 +161,9 @@ class MultiLabelCPC(AbstractBound):
                 ceiling,
             )
         condition = (
-            f"alpha = {' to '.join(f'{a:g}' for a in dict.fromkeys(alphas))} lies in [m/(n(m-1)+1), 1] = "
-            f"[{min_alpha:g}, 1] for n = {n} and m = {1 + min_negatives}, and every anchor has negatives of "
-            "its own, drawn from p(v) independently of everything else; then the estimate never exceeds I in "
-            f"expectation, nor log(m/alpha) = {ceiling:.4g}"
+            f"alpha = {_span(alphas)} lies in {limits}, and every anchor has negatives of its own, drawn "
+            "from p(v) independently of everything else; then the estimate never exceeds I in expectation, "
+            f"nor log(m/alpha) = {ceiling:.4g}"
         )
         return certify(condition, sampling, ceiling)
 

@@ -12,7 +12,7 @@ from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import Progress, Value, at
 from nearfar.core.scores import Scores
 from nearfar.core.types import Certificate, NegativeSampling
-from nearfar.parts.bounds.claims import certify, checked, not_covered, objective, values
+from nearfar.parts.bounds.claims import certify, checked, not_covered, objective, per_anchor_ceiling, values
 
 
 def log_share(positive: Tensor, negatives: Tensor) -> Tensor:
@@ -36,6 +36,7 @@ class InfoNCE(AbstractBound):
     """
 
     equation = "E[ f(u, v+) - log( (e^f(u, v+) + sum_k e^f(u, v_k)) / m ) ], m = 1 + number of v_k"
+    averages_anchors = True
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         negative = scores.negative
@@ -45,8 +46,8 @@ class InfoNCE(AbstractBound):
             negative.count(),
         )
 
-    def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float:
-        return math.log(1 + sampling.negatives)
+    def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float | None:
+        return per_anchor_ceiling(math.log(1 + sampling.negatives), sampling)
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         ceiling = self.ceiling(sampling, progress)
@@ -57,7 +58,7 @@ class InfoNCE(AbstractBound):
             "positive if that were independent of the anchor; then the estimate never exceeds I in "
             f"expectation, nor log {1 + sampling.negatives}"
         )
-        return certify(condition, sampling, ceiling)
+        return certify(condition, sampling, ceiling, averages_anchors=True)
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Vince(AbstractBound):
     """
 
     equation = "E[ f(u, v+) - log( (e^f(u, v+) + sum_k e^f(u, v_k)) / m ) ], v_k from any q(v | v+)"
+    averages_anchors = True
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return InfoNCE()(scores)
@@ -77,8 +79,8 @@ class Vince(AbstractBound):
     def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
         return False
 
-    def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float:
-        return math.log(1 + sampling.negatives)
+    def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float | None:
+        return per_anchor_ceiling(math.log(1 + sampling.negatives), sampling)
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         reason = (
@@ -104,6 +106,7 @@ class Debiased(AbstractBound):
         "t), N e^(least f) ), N = m - 1 the number of v_k, t = {tau}"
     )
 
+    averages_anchors = True
     tau: Value = 0.1
 
     def __post_init__(self) -> None:
@@ -122,8 +125,8 @@ class Debiased(AbstractBound):
     def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
         return max(values(self.tau, progress)) <= 0
 
-    def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float:
-        return math.log(1 + sampling.negatives)
+    def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float | None:
+        return per_anchor_ceiling(math.log(1 + sampling.negatives), sampling)
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         if self.is_estimate(sampling, progress):

@@ -103,6 +103,7 @@ class Tuple(AbstractBound):
     negatives of any source."""
 
     equation = "-E[ log(1 + sum_k e^(f(u, v_k) - f(u, v+))) ]"
+    averages_anchors = True
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return log_probability(scores)
@@ -123,6 +124,7 @@ class NPair(AbstractBound):
     """
 
     equation = "-E[ log(1 + sum_k e^(f(u, v_k) - f(u, v+))) ]"
+    averages_anchors = True
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return log_probability(scores)
@@ -201,6 +203,7 @@ class Sum(nn.Module, AbstractBound):
         self.distance_scores = any(part.distance_scores for part in parts)
         self.needs_bounded_scores = any(part.needs_bounded_scores for part in parts)
         self.reads_negatives = any(part.reads_negatives for part in parts)
+        self.averages_anchors = all(part.averages_anchors for part in parts)
         self.has_memory = any(part.has_memory for part in parts)
         self.remembered = nn.ModuleList(part for part in parts if isinstance(part, nn.Module))
 

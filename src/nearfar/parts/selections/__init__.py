@@ -10,6 +10,7 @@
     Labelled      positives by label
     Others        by label: negatives with a different label
     Hard          all, weighted by similarity
+    Proposal      by chance: the similar more often, the anchor weighted in return
     Chain         several in turn: labelled+ring
 
 Cave and Neighbours remember clusters of all instances; `refresh` renews them, nothing else does.
@@ -21,6 +22,7 @@ from nearfar.parts.selections.basic import Chain, Everyone, Hard
 from nearfar.parts.selections.clusters import Cave
 from nearfar.parts.selections.groups import Group, Labelled, Others
 from nearfar.parts.selections.neighbours import Annulus, Neighbours
+from nearfar.parts.selections.proposal import Proposal
 from nearfar.parts.selections.ring import Ball, Ring
 
 PARTS = Joinable(
@@ -36,6 +38,7 @@ PARTS = Joinable(
         "labelled": Labelled,
         "others": Others,
         "hard": Hard,
+        "proposal": Proposal,
     },
     "selection",
     Chain,
@@ -61,5 +64,6 @@ __all__ = [
     "Labelled",
     "Neighbours",
     "Others",
+    "Proposal",
     "Ring",
 ]

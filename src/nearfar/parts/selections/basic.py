@@ -73,7 +73,7 @@ class Chain(nn.Module, AbstractSelection):
     def __init__(self, *parts: AbstractSelection) -> None:
         super().__init__()
         if any(part.weights_negatives for part in parts[:-1]):
-            raise UserError("selection: a weighting selection (hard) must be the last of a chain")
+            raise UserError("selection: a weighting selection (hard, proposal) must be the last of a chain")
         self.parts = parts
         self.keeps_all = all(part.keeps_all for part in parts)
         self.ranks_by_score = any(part.ranks_by_score for part in parts)
