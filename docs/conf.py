@@ -133,7 +133,7 @@ def commands() -> str:
     lines = ["# Commands", "", "```text", parser.format_help().rstrip(), "```"]
     (subparsers,) = (action for action in parser._actions if action.choices)
     for name in COMMANDS:
-        help_text = subparsers.choices[name].format_help()  # type: ignore[index, call-overload, attr-defined]
+        help_text = subparsers.choices[name].format_help()  # type: ignore[index]
         lines += ["", f"## nearfar {name}", "", "```text", help_text.rstrip(), "```"]
     return "\n".join(lines) + "\n"
 
