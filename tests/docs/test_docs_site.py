@@ -27,7 +27,17 @@ def pages_of_docs() -> list[Path]:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built site. A broken link or a docstring that does not parse is a warning, and warnings are errors."""
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-E", str(ROOT / "docs"), str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-W",
+        "--keep-going",
+        "-E",
+        str(ROOT / "docs"),
+        str(folder),
+    ]
     build = subprocess.run(command, capture_output=True, text=True)
     assert build.returncode == 0, build.stderr
     return folder
