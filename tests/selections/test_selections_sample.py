@@ -13,7 +13,7 @@ from torch import Tensor
 
 import nearfar as nf
 from nearfar.core.abstract import AbstractSelection
-from nearfar.core.randomness import uniform_grid, words_at
+from nearfar.core.randomness import word_grid, words_at
 from nearfar.core.schedules import START
 from nearfar.core.scores import Candidates, Dense, Scores, Streamed
 from nearfar.core.types import Context, NegativeSampling
@@ -24,13 +24,13 @@ from nearfar.parts.selections.ring import reduce_sampling
 
 def slowly(values: Tensor, mask: Tensor, lower: float, upper: float, sample: int, seed: int) -> Tensor:
     """The definition, anchor by anchor: sort, cut out the places, then take those with the lowest numbers."""
-    numbers = uniform_grid(seed, torch.arange(len(values)), values.shape[1])
+    numbers = word_grid(seed, torch.arange(len(values)), values.shape[1])
     choice = torch.zeros_like(mask)
     for i, row in enumerate(values.tolist()):
         order = sorted((j for j in range(len(row)) if mask[i, j]), key=lambda j: (row[j], j))
         first = min(round(lower * len(order)), max(len(order) - 1, 0))
         ring = order[first : max(round(upper * len(order)), first + 1)]
-        for j in sorted(ring, key=lambda j: float(numbers[i, j]))[:sample]:
+        for j in sorted(ring, key=lambda j: int(numbers[i, j]))[:sample]:
             choice[i, j] = True
     return choice
 
@@ -58,10 +58,10 @@ def test_ring_then_sample_equals_the_slow_reference(
 
 def test_numbers_of_some_columns_order_as_those_of_all() -> None:
     seed, row = 2**61 + 12345, 7
-    full = uniform_grid(seed, torch.tensor([row]), 100)[0]
+    full = word_grid(seed, torch.tensor([row]), 100)[0]
     places = torch.arange(3, 100, 7)
     words = words_at(seed, row, places.numpy())
-    assert torch.equal(full[places], torch.from_numpy(words.astype("float64") * 2.0**-53))
+    assert torch.equal(full[places], torch.from_numpy(words.astype("int64")))
 
 
 def test_the_way_of_other_devices_draws_the_same() -> None:
@@ -69,7 +69,7 @@ def test_the_way_of_other_devices_draws_the_same() -> None:
     mask = torch.rand(5, 60, generator=torch.Generator().manual_seed(0)) < 0.6
     rows = torch.arange(5)
     mine = draws.sample_candidates(mask, 9, 77, rows)
-    number = uniform_grid(77, rows, 60).masked_fill(~mask, torch.inf)
+    number = word_grid(77, rows, 60).masked_fill(~mask, 2**53)
     lowest = number.topk(9, dim=1, largest=False).indices
     assert torch.equal(mine, torch.zeros_like(mask).scatter_(1, lowest, True))
 

@@ -92,15 +92,15 @@ def _places(seed: int, epoch: int, block: Int[np.ndarray, "row"], window: int) -
     return keys % max(1, blocks)
 
 
-def uniform_grid(seed: int, rows: Int[Tensor, "row"], columns: int) -> Float[Tensor, "row column"]:
-    """A number in [0, 1) for every (row, column): the same for the same place, whichever rows are requested
+def word_grid(seed: int, rows: Int[Tensor, "row"], columns: int) -> Int[Tensor, "row column"]:
+    """53 random bits for every (row, column): the same for the same place, whichever rows are requested
     together."""
     words = _mixed(_mixed(rows + seed)[:, None] + torch.arange(columns, device=rows.device))
-    return ((words >> 11) & (2**53 - 1)).double() * 2.0**-53
+    return (words >> 11) & (2**53 - 1)
 
 
 def words_at(seed: int, row: int, columns: Int[np.ndarray, "place"]) -> Int[np.ndarray, "place"]:
-    """The 53 bits behind `uniform_grid` at some columns of one row: in the same order as its numbers."""
+    """`word_grid` at some columns of one row."""
     with np.errstate(over="ignore"):
         word = _mix(np.asarray((row + seed) % 2**64, dtype=np.uint64) + _GOLDEN)
         return _mix(columns.astype(np.uint64) + (word + _GOLDEN)) >> np.uint64(11)

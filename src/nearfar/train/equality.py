@@ -156,6 +156,7 @@ def trajectory(
     steps: int,
     precision: torch.dtype,
     batch_size: int,
+    device: torch.device = torch.device("cpu"),
 ) -> Trajectory:
     """Trains the first steps of a small run."""
     layer = dict(case)
@@ -191,7 +192,6 @@ def trajectory(
         Limits(), **settings.modality.reader.options_for(settings.views, settings.image_size, None)
     )
     description = describe_data(data_set, settings, None, False)
-    device = torch.device("cpu")
     with torch.random.fork_rng(devices=[]):
         session = Session(settings, data_set, description, device, precision, objects, strategy)
         session.prefill()
@@ -205,7 +205,7 @@ def trajectory(
 
 
 def _flat(tensors: list[Tensor]) -> Tensor:
-    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+    return torch.cat([tensor.reshape(-1) for tensor in tensors]).cpu()
 
 
 def make_data(folder: Path, instances: int = INSTANCES) -> None:

@@ -11,9 +11,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractSelection
-from nearfar.core.randomness import uniform_grid
+from nearfar.core.randomness import word_grid
 from nearfar.core.schedules import Progress
-from nearfar.core.scores import Divided, Membership, Negatives, Rule, Scores
+from nearfar.core.scores import Divided, Membership, Negatives, Rule, Scores, at_least_float32
 from nearfar.core.types import Context, NegativeSampling
 from nearfar.errors import UserError
 from nearfar.parts.selections.draws import step_seed
@@ -206,7 +206,8 @@ class Accept(nn.Module, AbstractSelection):
         first = 0 if context is None else context.first
 
         def draw(chances: Tensor, rows: Tensor) -> Tensor:
-            return uniform_grid(seed, rows + first, chances.shape[1]) < chances
+            words = word_grid(seed, rows + first, chances.shape[1])
+            return words < (at_least_float32(chances.detach()) * 2.0**53).ceil().long()
 
         return self.select_drawn(scores, draw)
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from nearfar.core.randomness import uniform_grid, words_at
+from nearfar.core.randomness import word_grid, words_at
 from nearfar.core.types import Context
 from nearfar.errors import UserError
 from nearfar.parts.selections.ranks import in_threads
@@ -45,8 +45,8 @@ def sample_candidates(
         parts = list(zip(candidates.numpy(), rows.tolist(), sampled.numpy(), strict=True))
         in_threads(lambda some: _draw(some, sample, seed), parts, candidates.numel())
         return sampled
-    number = uniform_grid(seed, rows, candidates.shape[1]).masked_fill(~candidates, torch.inf)
-    lowest = number.topk(sample, dim=1, largest=False).indices
+    words = word_grid(seed, rows, candidates.shape[1]).masked_fill(~candidates, 2**53)
+    lowest = words.topk(sample, dim=1, largest=False).indices
     return torch.zeros_like(candidates).scatter_(1, lowest, True) & candidates
 
 

@@ -14,7 +14,7 @@ from nearfar.core.types import Context, NegativeSampling, Remark
 from nearfar.errors import UserError
 from nearfar.parts.selections.clusters import Clusters, merge_positives
 from nearfar.parts.selections.draws import require_context, sample_candidates, step_seed
-from nearfar.parts.selections.ranks import beyond_edges
+from nearfar.parts.selections.ranks import beyond_edges, round_share
 from nearfar.parts.selections.ring import SAMPLE_REMARK, Ring, reduce_sampling
 
 
@@ -111,7 +111,7 @@ class Neighbours(nn.Module, AbstractSelection):
         """How large B_i may be: for a share, of each anchor's own candidates."""
         if self.background is None or self.background >= 1:
             return None if self.background is None else int(self.background)
-        return torch.round(self.background * offered.sum(dim=1).double()).long().clamp_min(1)
+        return round_share(self.background, offered.sum(dim=1), offered.shape[1]).clamp_min(1)
 
     def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         if self.keep == "la":

@@ -39,7 +39,7 @@ def beyond_edges(
     if candidates.numel() == 0:
         return candidates, candidates
     count = candidates.sum(dim=1, dtype=torch.int32).long()
-    first, last = _places(count, lower, upper)
+    first, last = _places(count, candidates.shape[1], lower, upper)
     if nearest is not None:
         first = torch.maximum(first, last - nearest)
     above_lower, above_upper = count - first, count - last  # how many lie above the lower and the upper edge
@@ -71,12 +71,18 @@ def between_edges(
     return reach > close
 
 
+def round_share(share: float, count: Int[Tensor, "anchor"], most: int) -> Int[Tensor, "anchor"]:
+    """Python's round(share * count), for counts of at most `most`: looked up, because not every device has
+    float64."""
+    return torch.round(share * torch.arange(most + 1, dtype=torch.float64)).long().to(count.device)[count]
+
+
 def _places(
-    count: Int[Tensor, "anchor"], lower: float, upper: float
+    count: Int[Tensor, "anchor"], most: int, lower: float, upper: float
 ) -> tuple[Int[Tensor, "anchor"], Int[Tensor, "anchor"]]:
-    """`places` for every anchor at once: float64 and torch.round give Python's round of the same product."""
-    first = torch.minimum(torch.round(lower * count.double()).long(), count - 1).clamp_min(0)
-    last = torch.minimum(torch.maximum(torch.round(upper * count.double()).long(), first + 1), count)
+    """`places` for every anchor at once."""
+    first = torch.minimum(round_share(lower, count, most), count - 1).clamp_min(0)
+    last = torch.minimum(torch.maximum(round_share(upper, count, most), first + 1), count)
     return first, last
 
 

@@ -81,7 +81,7 @@ class Ring(AbstractSelection):
         some anchors sooner or later. Without context it speaks for the whole run, as a certificate does: for
         the lowest lower edge, which alone determines the lowest kept score.
         """
-        values, candidates = scores.negative.matrix()
+        values, candidates = (part.cpu() for part in scores.negative.matrix())  # not every device has float64
         values = values.double()
         log_mean = Dense(values, candidates).logsumexp() - candidates.sum(dim=1).clamp_min(1).double().log()
         lower = min(ends(self.lower)) if context is None else at(self.lower, context.progress)
