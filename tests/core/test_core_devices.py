@@ -130,7 +130,7 @@ def train_on_device(rank: int, folder: Path) -> None:
     make_data(folder)
     for name, case in CASES.items():
         on_cpu = trajectory(case, folder, SINGLE, 2, torch.float32, 16)
-        on_device = trajectory(case, folder, SINGLE, 2, torch.float32, 16, device)
+        on_device = trajectory(case, folder, SINGLE, 2, torch.float32, 16, f"{NAME}:0")
         # views are rendered by other arithmetic: float32 has 24 bits, and a gradient is a sum of 10^4 terms
         differences = on_device.differences(on_cpu)
         assert differences["loss_difference"] < 1e-5, (name, differences)
@@ -138,8 +138,14 @@ def train_on_device(rank: int, folder: Path) -> None:
     check_selections(device)
     pretrain.pick_device = lambda *_: device
     options: dict[str, Any] = {
-        **{"epochs": 2, "batch_size": 16, "workers": 0, "precision": "fp32", "backbone": "resnet8-w16"},
-        **{"selection.background": 0.5, "selection.sample": 3, "selection.clusters": 4},
+        "epochs": 2,
+        "batch_size": 16,
+        "workers": 0,
+        "precision": "fp32",
+        "backbone": "resnet8-w16",
+        "selection.background": 0.5,
+        "selection.sample": 3,
+        "selection.clusters": 4,
     }
     nf.pretrain("la", data=str(folder / "pictures.npz"), out=str(folder / "run"), **options)
     assert libraries

@@ -156,7 +156,7 @@ def trajectory(
     steps: int,
     precision: torch.dtype,
     batch_size: int,
-    device: torch.device = torch.device("cpu"),
+    device: str = "cpu",
 ) -> Trajectory:
     """Trains the first steps of a small run."""
     layer = dict(case)
@@ -193,7 +193,7 @@ def trajectory(
     )
     description = describe_data(data_set, settings, None, False)
     with torch.random.fork_rng(devices=[]):
-        session = Session(settings, data_set, description, device, precision, objects, strategy)
+        session = Session(settings, data_set, description, torch.device(device), precision, objects, strategy)
         session.prefill()
         weights = list(session.method.parameters())
         losses, gradient = [], torch.zeros(0)
