@@ -157,7 +157,7 @@ def check_selections(device: torch.device) -> None:
     positive, negative = torch.randn(6, generator=draw), torch.randn(6, 41, generator=draw)
     offered = torch.rand(6, 41, generator=draw) < 0.7
     accept = nf.Accept(0.3)
-    selections = [nf.Ring(0.3, 0.9), nf.Ball(0.7, sample=4), nf.Ring(0.1, 0.9, 7), accept]
+    selections = [nf.Ring(0.3, 0.9), nf.Ball(0.7, sample=4), nf.Ring(0.1, 0.9, 7), accept, nf.Proposal()]
     for selection in selections:
         kept = []
         for place in (torch.device("cpu"), device):

@@ -7,6 +7,7 @@ change what a run sees; resuming needs one integer.
 """
 
 import hashlib
+from functools import cache
 
 import numpy as np
 import torch
@@ -97,6 +98,21 @@ def word_grid(seed: int, rows: Int[Tensor, "row"], columns: int) -> Int[Tensor, 
     together."""
     words = _mixed(_mixed(rows + seed)[:, None] + torch.arange(columns, device=rows.device))
     return (words >> 11) & (2**53 - 1)
+
+
+def uniform_grid(seed: int, rows: Int[Tensor, "row"], columns: int) -> Float[Tensor, "row column"]:
+    """`word_grid` as float64 in [0, 1), on the CPU where the device of `rows` has no float64."""
+    words = word_grid(seed, rows, columns)
+    return (words if _has_float64(words.device) else words.cpu()).double() * 2.0**-53
+
+
+@cache
+def _has_float64(device: torch.device) -> bool:
+    try:
+        torch.zeros(1, dtype=torch.float64, device=device)
+    except (TypeError, RuntimeError):
+        return False
+    return True
 
 
 def words_at(seed: int, row: int, columns: Int[np.ndarray, "place"]) -> Int[np.ndarray, "place"]:

@@ -78,7 +78,11 @@ class Proposal(AbstractSelection):
 
         def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
             uniform = uniform_grid(seed, rows + first, values.shape[1]).clamp_min(2.0**-53)
-            return self.drawn(beta * values.detach().double(), offered, uniform)
+            precise = values.detach().to(uniform.device, torch.float64)
+            drawn = self.drawn(beta * precise, offered.to(uniform.device), uniform)
+            if drawn.log_chance is None or uniform.device == values.device:
+                return drawn
+            return Membership(drawn.keep.to(values.device), log_chance=drawn.log_chance.to(values))
 
         divided = scores.negative.divide(rule, random=True)
         assert divided.log_chance is not None
