@@ -15,9 +15,9 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-from hard_problems import hard_problems  # type: ignore[import-not-found]
-from problems import Problem, problems  # type: ignore[import-not-found]
-from random_problems import random_problems  # type: ignore[import-not-found]
+from hard_problems import hard_problems
+from problems import Problem, problems
+from random_problems import random_problems
 from scipy.special import logsumexp
 
 from nearfar.estimate.ratios import SideMap

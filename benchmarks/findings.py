@@ -14,7 +14,7 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-from problems import (  # type: ignore[import-not-found]
+from problems import (
     Blobs,
     Rng,
     Sample,

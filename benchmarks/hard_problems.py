@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from problems import Problem, Rng, Sample, entropy, flip_truth  # type: ignore[import-not-found]
+from problems import Problem, Rng, Sample, entropy, flip_truth
 from scipy.special import i0e, i1e, k0
 from scipy.stats import multivariate_normal, nbinom, norm, poisson
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hard_problems import hard_problems  # type: ignore[import-not-found]
-from problems import Problem, Sample, problems  # type: ignore[import-not-found]
-from random_problems import random_problems  # type: ignore[import-not-found]
+from hard_problems import hard_problems
+from problems import Problem, Sample, problems
+from random_problems import random_problems
 from scipy.stats import beta
 
 import nearfar as nf

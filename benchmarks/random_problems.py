@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from problems import Problem, Rng, Sample  # type: ignore[import-not-found]
+from problems import Problem, Rng, Sample
 from scipy.special import logsumexp
 
 DRAWS = 100_000
