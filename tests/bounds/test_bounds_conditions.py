@@ -1,8 +1,7 @@
 """Each condition of a claim, and the exact example in which the number exceeds the information without it.
 
-Small worlds are enumerated: every batch with its probability, so an expectation is a sum. The letters are those of the
-conditions in docs/certificates.md.
-"""
+Small worlds are enumerated: every batch with its probability, so an expectation is a sum. The letters are
+those of the conditions in docs/certificates.md."""
 
 import itertools
 import math
@@ -25,7 +24,7 @@ Weighted = Iterator[tuple[float, Tensor, Tensor]]  # probability, u and v of eve
 
 
 def batches(joint: Sequence[Sequence[float]], rows: int) -> Weighted:
-    """Every batch of so many independent rows (u, v)."""
+    """Every batch of `rows` independent rows (u, v)."""
     states = [(u, v, p) for u, line in enumerate(joint) for v, p in enumerate(line) if p > 0]
     for sample in itertools.product(states, repeat=rows):
         u, v, p = zip(*sample, strict=True)
@@ -73,8 +72,8 @@ class BySymbol(nn.Module):
 
 
 def test_a_identity_that_is_the_key_exceeds_the_information() -> None:
-    """Anchors know nothing (I = 0). One symbol in ten is rare, and a critic that dislikes it is contrasted with rare ones alone
-    whenever its positive is common."""
+    """Anchors know nothing (I = 0). One symbol in ten is rare, and a critic that dislikes it is contrasted
+    with rare ones alone whenever its positive is common."""
     joint = [[0.9, 0.1]]
     method = nf.Method(BySymbol([0.0, -0.5]), nf.Dot(), nf.InBatch("one"), nf.Everyone(), nf.InfoNCE())
     # the same, written out: k of the other five rows are rare
@@ -109,7 +108,8 @@ def normed(weight: float) -> nn.BatchNorm1d:
 
 
 def test_b_batch_norm_in_training_mode_exceeds_the_information() -> None:
-    """Two rows: the anchor's norm shows it whether the other row's u differs, and with it something of the other row's v."""
+    """Two rows: the anchor's norm reveals whether the other row's u differs, and so part of the other row's
+    v."""
     joint = [[0.632, 0.184], [0.184, 0.0]]
     networks = [normed(2.5), normed(-2.5)]
     method = nf.Method(
@@ -126,8 +126,8 @@ def test_b_batch_norm_in_training_mode_exceeds_the_information() -> None:
     assert method.certificate(2, held_out=True).status == "proven"
 
 
-def test_b_a_network_that_mixes_rows_in_evaluation_mode_is_found_out() -> None:
-    """No batch norm of torch's: the held-out estimate tries whether half of a batch is embedded as in the whole."""
+def test_b_a_network_that_mixes_rows_in_evaluation_mode_is_detected() -> None:
+    """Not a torch batch norm: the held-out estimate compares half of a batch with the whole."""
 
     class Mixed(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -147,12 +147,13 @@ def test_b_a_network_that_mixes_rows_in_evaluation_mode_is_found_out() -> None:
 
 
 def test_c_barber_agakov_needs_a_density() -> None:
-    """Cosines over a small temperature are no log q(v | u): H(v) + E[f] is then whatever the temperature makes it."""
+    """Cosines over a small temperature are not log q(v | u): H(v) + E[f] depends on the temperature."""
 
     def certificate(critic: object) -> Certificate:
         network = nn.Linear(2, 2)
         method = nf.Method(
-            nf.Shared(network), critic, nf.NoNegatives(), nf.Everyone(), nf.BarberAgakov(0.69)  # type: ignore[arg-type]
+            nf.Shared(network), critic, nf.NoNegatives(), nf.Everyone(),
+            nf.BarberAgakov(0.69)  # type: ignore[arg-type]
         )  # fmt: skip
         return method.eval().certificate(64, held_out=True)
 
@@ -165,8 +166,8 @@ def test_c_barber_agakov_needs_a_density() -> None:
 
 
 def test_d_a_training_objective_is_fitted_to_its_batch() -> None:
-    """64 fixed pairs of independent noise, I = 0: after 200 steps the objective says more than three nats, and nothing is proven;
-    on fresh pairs, which are held out, the estimate is at most noise above zero."""
+    """64 fixed pairs of independent noise, I = 0: after 200 steps the objective exceeds three nats, and nothing
+    is proven. On held-out pairs the estimate is zero up to noise."""
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
 
@@ -210,7 +211,7 @@ def test_d_nothing_fitted_to_its_sample_is_proven(bound: AbstractBound, selectio
         assert bound.certificate(selection.sampling(replace(fair, **failing))).status != "proven"  # type: ignore[arg-type]
 
 
-def test_d_what_is_not_known_is_said() -> None:
+def test_d_unknown_conditions_are_reported() -> None:
     message = nf.InfoNCE().certificate(NegativeSampling(8, 7)).condition
     assert "neither encoders nor critic were fitted to this sample" in message
     assert "no embedding depends on the rest of its batch" in message
@@ -219,7 +220,8 @@ def test_d_what_is_not_known_is_said() -> None:
 
 
 def test_e_one_anchor_covers_a_ring_by_luck() -> None:
-    """u and v independent fair coins, e^f = 3 where they match and 1 where not, two candidates, the less similar kept: the
+    """u and v independent fair coins, e^f = 3 where they match and 1 where not, two candidates, the less
+    similar kept: the
     expectation is 3/8 log 3/2 - 1/8 log 2 > 0 = I, and yet half of all anchors show full coverage."""
     ring = nf.Ring(0.0, 0.5)
     lucky = 0
@@ -238,7 +240,8 @@ def test_e_one_anchor_covers_a_ring_by_luck() -> None:
 
 
 def test_f_the_condition_is_not_independence_alone() -> None:
-    """Both views of the others are drawn independently of the anchor and still not covered; ML-CPC names p(v)."""
+    """Both views of other instances are independent of the anchor and still not covered; ML-CPC names
+    p(v)."""
     pair = nf.InfoNCE().certificate(nf.InBatch("both").sampling(6, 2))
     assert pair.status == "not covered"
     one = nf.InfoNCE().certificate(nf.InBatch("one").sampling(6, 2))
@@ -248,8 +251,9 @@ def test_f_the_condition_is_not_independence_alone() -> None:
 
 
 def test_g_the_data_set_as_population_is_exceeded_without_replacement() -> None:
-    """Two instances, views that show the right one with 1 - e. A batch holds both, so the negative is always of the other
-    instance, which p(v) would give half the time only: the expectation exceeds the data set's own I. The claim says whose I."""
+    """Two instances; a view shows the right one with probability 1 - e. A batch holds both, so the negative is
+    always of the other instance; under p(v) it would be half the time. So the expectation exceeds the I of the
+    data set, and the certificate names the population."""
     e = 0.146
     q = (1 - e) ** 2 + e**2
     joint = [[q / 2, (1 - q) / 2], [(1 - q) / 2, q / 2]]
@@ -281,7 +285,7 @@ def test_g_the_data_set_as_population_is_exceeded_without_replacement() -> None:
 
 
 def test_g_unlike_pairs_are_a_mean_of_informations() -> None:
-    """Three views in turn against the first, the steps of a prediction: each pair has an information of its own."""
+    """Three views in turn against the first, the steps of a prediction: each pair has its own information."""
 
     def condition(views: int, symmetric: bool) -> str:
         network = [nn.Linear(2, 2) for _ in range(views)]

@@ -1,4 +1,4 @@
-"""What weighted, debiased, labelled and neighbour-based contrast prove, and exact examples of what they do not."""
+"""What weighted, debiased, labelled and neighbour-based contrast prove, with exact counter-examples."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ FALLING: dict[str, AbstractBound] = {
 def test_weights_that_rise_with_similarity_only_lower_a_bound(
     bound: str, seed: int, beta: float, scale: float
 ) -> None:
-    """Chebyshev's sum inequality, sample by sample: mean(w r) >= mean(w) mean(r) where w and r rise together."""
+    """Chebyshev's sum inequality per sample: mean(w r) >= mean(w) mean(r) if w and r rise together."""
     generator = torch.Generator().manual_seed(seed)
     positive, negative = (scale * torch.randn(4, k, generator=generator, dtype=torch.float64) for k in (1, 6))
     mask = torch.rand(4, 6, generator=generator) < 0.8
@@ -38,7 +38,7 @@ def test_weights_that_rise_with_similarity_only_lower_a_bound(
 
 
 @pytest.mark.parametrize("bound", FALLING)
-def test_so_weighted_negatives_keep_the_claim(bound: str) -> None:
+def test_weighted_negatives_keep_the_certificate(bound: str) -> None:
     sampling = NegativeSampling(32, 31, independent=True, held_out=True, batch_statistics=False)
     initial = FALLING[bound].certificate(sampling)
     final = FALLING[bound].certificate(nf.Hard(1.0).sampling(sampling))
@@ -52,8 +52,9 @@ def test_so_weighted_negatives_keep_the_claim(bound: str) -> None:
 
 
 def test_debiased_contrast_can_exceed_the_information() -> None:
-    """u = v is a fair coin, I = log 2, the critic knows what matches, three negatives of which b match, tau = 1/2:
-    G = max(2b - 3, 0), so the value is log 4, log 4, log 2, 0 for b = 0 to 3 with chances 1, 3, 3, 1 eighths."""
+    """u = v is a fair coin, I = log 2, three negatives of which b match, tau = 1/2:
+    G = max(2b - 3, 0), so the value is log 4, log 4, log 2, 0 for b = 0 to 3, with probabilities 1, 3, 3, 1
+    eighths."""
     matching = torch.tensor(list(itertools.product([0.0, -1e4], repeat=3)), dtype=torch.float64)
     value = nf.Debiased(0.5)(nf.Scores.of(torch.zeros(8, dtype=torch.float64), matching))
     assert float(value) == pytest.approx(math.log(4) / 2 + 3 / 8 * math.log(2))
@@ -70,9 +71,9 @@ def information(joint: Tensor) -> float:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_all_keys_stand_for_tells_no_more_than_the_keys(seed: int) -> None:
-    """Keys are three numbers, the support holds two of them: E[InfoNCE] over all batches of three rows is at most I(u; nearest(v)),
-    which is at most I(u; v), for critics fitted to exceed it."""
+def test_nearest_support_points_of_keys_add_no_information(seed: int) -> None:
+    """Keys are three numbers, the support holds two of them: E[InfoNCE] over all batches of three rows is at
+    most I(u; nearest(v)), which is at most I(u; v), for critics fitted to exceed it."""
     generator = torch.Generator().manual_seed(seed)
     joint = torch.rand(2, 3, generator=generator, dtype=torch.float64) ** 3
     joint /= joint.sum()
@@ -132,7 +133,7 @@ def test_claims_of_recipes(recipe: str) -> None:
     assert method.certificate(256, held_out=False).status != "proven"
 
 
-def test_labels_take_the_claim_from_a_bound() -> None:
+def test_labels_remove_the_proof() -> None:
     method = nf.Method(
         nf.Shared(nn.Linear(2, 2)), nf.Cosine(0.1), nf.InBatch("one"), nf.Labelled(instances=8), nf.InfoNCE()
     )

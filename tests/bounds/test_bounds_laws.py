@@ -47,7 +47,8 @@ def alpha_cpc(positive: Tensor, negatives: list[Tensor], alpha: float = 0.5) -> 
 
 
 def multi_label(positive: Tensor, negatives: list[Tensor], alpha: float = 1.0) -> Tensor:
-    """Song & Ermon 2020, Eq. 6 with the sums over all anchors, as in its appendix; P positives and N negatives in all."""
+    """Song & Ermon 2020, Eq. 6 with sums over all anchors, as in its appendix; P positives and N
+    negatives."""
     p, n = positive.numel(), sum(len(candidates) for candidates in negatives)
     rest = (p + n - alpha * p) / n * sum(candidates.exp().sum() for candidates in negatives) if n else 0.0
     return torch.log((p + n) * positive.exp() / (alpha * positive.exp().sum() + rest)).mean()
@@ -289,7 +290,7 @@ def test_ceiling_and_kind_equal_those_of_the_certificate(
 
 
 @pytest.mark.parametrize("name", BOUNDS)
-def test_streamed_scores_are_the_same_to_it(name: str) -> None:
+def test_streamed_and_dense_scores_give_the_same_value(name: str) -> None:
     results = []
     for scores in (nf.dense_scores, nf.streamed_scores):
         generator = torch.Generator().manual_seed(3)
@@ -301,7 +302,7 @@ def test_streamed_scores_are_the_same_to_it(name: str) -> None:
         torch.testing.assert_close(streamed, dense, rtol=1e-10, atol=1e-12)
 
 
-def test_taming_changes_nothing_below_30_and_has_a_continuous_slope() -> None:
+def test_soft_clipping_is_the_identity_below_30_and_has_a_continuous_slope() -> None:
     scores = torch.tensor([-1e4, 0.0, 30.0, 31.0, 1e4], dtype=torch.float64, requires_grad=True)
     clipped = soft_clip(scores)
     (slope,) = torch.autograd.grad(clipped.sum(), scores)
@@ -324,7 +325,8 @@ def test_gradients_of_inner_products_in_the_thousands_can_be_squared(bound: Abst
 
 
 def test_mine_divides_the_gradient_by_the_running_mean_and_reports_the_plain_value() -> None:
-    """The log term's gradient is mean(e^f df) / running, running = momentum before + (1 - momentum) mean(e^f)."""
+    """The log term's gradient is mean(e^f df) / running; running = momentum old + (1 - momentum)
+    mean(e^f)."""
     torch.manual_seed(0)
     positive = torch.randn(3, dtype=torch.float64, requires_grad=True)
     negative = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
@@ -341,7 +343,7 @@ def test_mine_divides_the_gradient_by_the_running_mean_and_reports_the_plain_val
     torch.testing.assert_close(bound.log_running, running.log().float())
 
 
-def test_infonce_is_zero_for_a_critic_that_says_nothing_and_log_m_for_one_that_knows() -> None:
+def test_infonce_is_zero_for_constant_scores_and_log_m_for_perfect_ones() -> None:
     silent = nf.InfoNCE()(nf.Scores.of(torch.zeros(5), torch.zeros(5, 7)))
     knowing = nf.InfoNCE()(nf.Scores.of(torch.full((5,), 100.0), torch.full((5, 7), -100.0)))
     torch.testing.assert_close(silent, torch.tensor(0.0))
@@ -358,8 +360,9 @@ def test_infonce_certificate_follows_where_negatives_come_from() -> None:
 
 
 def test_negatives_in_pairs_can_exceed_the_truth_and_single_ones_do_not() -> None:
-    """Why 2N - 2 negatives are not covered. u = v is a fair coin, so I = log 2, and the critic knows which match. Of five
-    other instances b match with probability C(5, b) / 32; each is seen once, or, in two views alike, twice."""
+    """Why 2N - 2 negatives are not covered. u = v is a fair coin, so I = log 2, and the critic knows which
+    match. Of five other instances b match with probability C(5, b) / 32; each is seen once, or, in two views
+    alike, twice."""
     weights = torch.tensor([math.comb(5, b) / 32 for b in range(6)], dtype=torch.float64)
     matching = torch.tensor([[j < b for j in range(5)] for b in range(6)])
     negative = torch.where(matching, 0.0, -1e4).double()
@@ -380,7 +383,8 @@ def test_negatives_in_pairs_can_exceed_the_truth_and_single_ones_do_not() -> Non
 )
 @settings(max_examples=30, deadline=None)
 def test_ntxent_equals_lightly(n: int, dim: int, temperature: float, seed: int) -> None:
-    """Sáez Maldonado 2021, Eq. 23-24: NT-Xent is log(2N - 1) minus InfoNCE over both orders with 2N - 2 negatives."""
+    """Sáez Maldonado 2021, Eq. 23-24: NT-Xent is log(2N - 1) minus InfoNCE with 2N - 2 negatives, both
+    orders."""
     generator = torch.Generator().manual_seed(seed)
     z = torch.nn.functional.normalize(torch.randn(2, n, dim, generator=generator, dtype=torch.float64), dim=2)
     index = torch.arange(n)

@@ -1,7 +1,7 @@
-"""A search for counter-examples: gradient ascent on E[number] - I over joints and critics, expectations by enumeration.
+"""A search for counter-examples: gradient ascent on E[bound] - I over joints and critics, by enumeration.
 
-Every bound, selection, way to draw negatives and side of a batch norm; what the program calls proven must stay below I however
-hard one climbs, and the known counter-examples must be found by the same climb, or the search is worth nothing.
+Every bound, selection, source of negatives and side of a batch norm. What is certified as proven must stay
+below I, and the same ascent must find the known counter-examples.
 """
 
 import itertools
@@ -24,19 +24,19 @@ Norm = Literal["none", "anchor", "key", "both"]
 
 @dataclass(frozen=True)
 class World:
-    """How scores come about: so many rows, negatives from the batch or drawn afresh, batch norm on a side."""
+    """How scores arise: number of rows, negatives from the batch or independent, batch norm on a side."""
 
     rows: int
-    own: int = 0  # fresh negatives of each anchor; 0: the keys of the other rows
+    independent: int = 0  # fresh negatives of each anchor; 0: the keys of the other rows
     norm: Norm = "none"
     equal_keys: bool = True  # whether a key equal to the positive may be a negative
 
     def sampling(self) -> NegativeSampling:
-        negatives = self.own or self.rows - 1
+        negatives = self.independent or self.rows - 1
         base_sampling = NegativeSampling(
             self.rows,
             negatives,
-            independent=bool(self.own),
+            independent=bool(self.independent),
             held_out=True,
             batch_statistics=self.norm != "none",
         )
@@ -46,11 +46,11 @@ class World:
 def outcomes(world: World) -> tuple[Tensor, Tensor, Tensor]:
     """All (u, v) of the rows, and all fresh keys: (outcome, row), (outcome, row), (outcome, row, fresh)."""
     pairs = itertools.product(range(STATES * STATES), repeat=world.rows)
-    new_values = itertools.product(range(STATES), repeat=world.rows * world.own)
+    new_values = itertools.product(range(STATES), repeat=world.rows * world.independent)
     sample = torch.tensor([(*pair, *candidates) for pair, candidates in itertools.product(pairs, new_values)])
     rows, candidates = (
         sample[:, : world.rows],
-        sample[:, world.rows :].view(len(sample), world.rows, world.own),
+        sample[:, world.rows :].view(len(sample), world.rows, world.independent),
     )
     return rows // STATES, rows % STATES, candidates
 
@@ -66,14 +66,14 @@ class Search:
 
     def __init__(self, world: World, bound: AbstractBound, selection: AbstractSelection) -> None:
         self.world, self.bound, self.selection = world, bound, selection
-        self.u, self.v, self.others = outcomes(world)
+        self.u, self.v, self.other_keys = outcomes(world)
 
     def excess(self, joint: Tensor, first: Tensor, right: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
         p = joint.flatten().softmax(0).view(STATES, STATES)
         p_u, p_v = p.sum(1), p.sum(0)
-        weight = p[self.u, self.v].prod(1) * p_v[self.others].flatten(1).prod(1)
+        weight = p[self.u, self.v].prod(1) * p_v[self.other_keys].flatten(1).prod(1)
         positive, negative, offered = self.scores(first, right, gain, shift)
-        mask = self.kept(positive, negative, offered)
+        mask = self.select(positive, negative, offered)
         value = torch.func.vmap(lambda f, g, k: self.bound(nf.Scores.of(f, g, k)))(positive, negative, mask)
         information = (p * (p / (p_u[:, None] * p_v)).log()).sum()
         return (weight * value).sum() - information
@@ -89,8 +89,8 @@ class Search:
         if self.world.norm in ("key", "both"):
             b = normalised(b, all_rows) * gain[1]
         positive = (a * b).sum(-1) + shift
-        if self.world.own:
-            negative = (a[:, :, None] * right[self.others]).sum(-1) + shift
+        if self.world.independent:
+            negative = (a[:, :, None] * right[self.other_keys]).sum(-1) + shift
             return positive, negative, torch.ones_like(negative, dtype=torch.bool)
         cross = a @ b.transpose(1, 2) + shift
         candidates = torch.tensor([[j for j in range(rows) if j != i] for i in range(rows)])
@@ -100,7 +100,7 @@ class Search:
             offered = self.v[:, candidates] != self.v[:, :, None]
         return positive, negative, offered
 
-    def kept(self, positive: Tensor, negative: Tensor, offered: Tensor) -> Tensor:
+    def select(self, positive: Tensor, negative: Tensor, offered: Tensor) -> Tensor:
         flat = nf.Scores.of(positive.flatten(), negative.flatten(0, 1), offered.flatten(0, 1))
         return self.selection(flat).negative.matrix()[1].view_as(offered)
 
@@ -119,14 +119,14 @@ class Search:
         return best
 
 
-LEAST = smallest_proven_alpha(2, 2)
+SMALLEST_ALPHA = smallest_proven_alpha(2, 2)
 BOUNDS: dict[str, AbstractBound] = {
     "infonce": nf.InfoNCE(),
     "alpha-cpc 1": nf.AlphaCPC(1.0),
     "alpha-cpc 0.5": nf.AlphaCPC(0.5),
-    "ml-cpc least": nf.MultiLabelCPC(LEAST),
+    "ml-cpc least": nf.MultiLabelCPC(SMALLEST_ALPHA),
     "ml-cpc 1": nf.MultiLabelCPC(1.0),
-    "ml-cpc below": nf.MultiLabelCPC(LEAST / 2),
+    "ml-cpc below": nf.MultiLabelCPC(SMALLEST_ALPHA / 2),
     "nwj": nf.NWJ(),
     "tuba": nf.TUBA(0.5),
     "uba": nf.UBA(),
@@ -134,7 +134,7 @@ BOUNDS: dict[str, AbstractBound] = {
 WORLDS = {
     "batch of 2": World(2),
     "batch of 3": World(3),
-    "own negatives": World(2, own=2),
+    "own negatives": World(2, independent=2),
     "norm of anchors": World(2, norm="anchor"),
     "norm of keys": World(2, norm="key"),
     "norm of both": World(2, norm="both"),
@@ -166,8 +166,9 @@ def claimed(world: str, bound: str, selection: str) -> str:
 PROVEN = [names for names in combinations() if claimed(*names) == "proven"]
 
 
-def test_what_is_proven_is_what_the_page_says() -> None:
-    """In-batch and own negatives for InfoNCE, NWJ, TUBA, own ones for ML-CPC in its range, with everyone or a ball."""
+def test_proven_cases_are_those_of_the_documentation() -> None:
+    """In-batch and independent negatives for InfoNCE, NWJ, TUBA; independent ones for ML-CPC; everyone or a
+    ball."""
     for world, bound, selection in combinations():
         baseline = world in ("batch of 2", "batch of 3", "own negatives") and "ring" not in selection
         linear = bound in ("infonce", "alpha-cpc 1", "nwj", "tuba")
@@ -177,7 +178,7 @@ def test_what_is_proven_is_what_the_page_says() -> None:
 
 
 @pytest.mark.parametrize("names", PROVEN, ids="-".join)
-def test_no_climb_leads_above_what_is_proven(names: tuple[str, str, str]) -> None:
+def test_no_ascent_exceeds_a_proven_bound(names: tuple[str, str, str]) -> None:
     world, bound, selection = names
     search = Search(WORLDS[world], BOUNDS[bound], SELECTIONS[selection])
     assert search.climbed(seed=0) <= ROUNDING
@@ -197,7 +198,7 @@ FALSE = [
 
 
 @pytest.mark.parametrize("names", FALSE, ids="-".join)
-def test_the_same_climb_finds_what_is_not(names: tuple[str, str, str]) -> None:
+def test_the_same_ascent_finds_known_counter_examples(names: tuple[str, str, str]) -> None:
     """And the program does not call it proven."""
     world, bound, selection = names
     assert claimed(*names) != "proven"

@@ -1,4 +1,4 @@
-"""Several bounds of the same scores: their sum, its ceiling, its claim, its settings, and what cannot be added."""
+"""Several bounds of the same scores: their sum, its ceiling, certificate and settings, and bad sums."""
 
 import math
 
@@ -36,16 +36,17 @@ def test_a_sum_is_an_objective_and_its_ceiling_the_sum_of_theirs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [("infonce+infonce", "names one of them twice"), ("infonce+triplet", "add bounds of one kind")],
 )
-def test_what_cannot_be_added(name: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_bad_sums_get_a_sentence(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         PARTS[name]()
 
 
-def test_each_part_remembers_for_itself() -> None:
-    """The constant of nce-constant and the running mean of dv, each as if it were alone, over two steps of two pairs."""
+def test_terms_of_a_sum_have_separate_state() -> None:
+    """The constant of nce-constant and the running mean of dv, each as if alone, over two steps of two
+    pairs."""
     summed = PARTS["nce-constant+dv"](momentum=0.9)
     single = (nf.ConstantNCE(), nf.DonskerVaradhan(0.9))
     for step in range(2):

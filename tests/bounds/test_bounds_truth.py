@@ -1,4 +1,4 @@
-"""Bounds against what is known exactly: closed forms, quadrature, and enumeration of small discrete worlds."""
+"""Bounds against exact values: closed forms, quadrature, and enumeration of small discrete worlds."""
 
 import itertools
 import math
@@ -27,7 +27,7 @@ def log_ratio(u: Tensor, v: Tensor) -> Tensor:
 
 
 def quadrature(points: int = 800) -> tuple[Tensor, Tensor, Tensor]:
-    """Anchors, their positives and their negatives at the midpoints of equal shares of probability: a mean over them
+    """Anchors, positives and negatives at the midpoints of equal shares of probability: a mean over them
     is an integral."""
     share = (torch.arange(points, dtype=torch.float64) + 0.5) / points
     z = torch.special.ndtri(share)
@@ -100,7 +100,8 @@ def test_conditional_negatives_give_less_than_plain_ones_and_less_than_the_truth
 
 
 def coin_scores(n: int, m: int, shared: bool) -> tuple[Tensor, Tensor]:
-    """Every outcome of n fair coins u = v, each as likely: the other coins as negatives, or m - 1 fresh ones each."""
+    """Every outcome of n fair coins u = v, equally likely: the other coins as negatives, or m - 1 independent
+    ones."""
     negatives = []
     for coins in itertools.product((0, 1), repeat=n):
         new_values = itertools.product((0, 1), repeat=n * (m - 1)) if not shared else [()]
@@ -132,7 +133,7 @@ def test_binary_example(bound: AbstractBound, expected: float) -> None:
 
 @pytest.mark.parametrize(("n", "m"), [(2, 2), (3, 2), (2, 3), (3, 3)])
 def test_half_the_smallest_proven_alpha_is_too_small(n: int, m: int) -> None:
-    """Independent negatives do not help below the range: the coin's log 2 is exceeded, at its edge it is not."""
+    """Below the range of alpha, independent negatives exceed the coin's log 2; at its edge they do not."""
     minimum = smallest_proven_alpha(n, m - 1)
     outcomes = coin_scores(n, m, shared=False)
     assert float(expectation(nf.MultiLabelCPC(minimum), *outcomes).mean()) < math.log(2)
@@ -152,7 +153,7 @@ def test_half_the_smallest_proven_alpha_is_too_small(n: int, m: int) -> None:
 def test_ml_cpc_in_its_range_never_exceeds_the_truth(
     size: tuple[int, int, int, int], seed: int, edge: float, sharpness: float, error: float
 ) -> None:
-    """docs/certificates.md: independent negatives, alpha from m/(n(m-1)+1) to 1, any joint, any critic; enumerated."""
+    """docs/certificates.md: independent negatives, alpha from m/(n(m-1)+1) to 1, any joint, any critic."""
     states_u, states_v, n, m = size
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(2, states_u, states_v, generator=generator, dtype=torch.float64)
@@ -173,8 +174,8 @@ def test_ml_cpc_in_its_range_never_exceeds_the_truth(
 
 
 def test_a_ring_can_exceed_the_truth() -> None:
-    """Two coins that know nothing of each other, e^f = 3 where they match: the less similar of two negatives, told
-    from the positive, gives 3/8 log 3/2 - 1/8 log 2 > 0 = I."""
+    """Two independent coins, e^f = 3 where they match: contrast with the less similar of two negatives gives
+    3/8 log 3/2 - 1/8 log 2 > 0 = I."""
     outcomes = list(itertools.product((math.log(3), 0.0), repeat=3))
     scores = torch.tensor(outcomes, dtype=torch.float64)
     ring, ball = nf.Ring(0.0, 0.5), nf.Ball(0.5)
@@ -197,7 +198,7 @@ def test_donsker_varadhan_has_no_limit_on_the_sample_it_was_fitted_to() -> None:
 
 
 def test_smile_exceeds_the_truth() -> None:
-    """u and v independent, so I = 0; f = 9 with probability p for any pair: E f - log E[clip(e^f)] > 0 for clip 1."""
+    """u and v independent, so I = 0; f = 9 with probability p: E f - log E[clip(e^f)] > 0 for clip 1."""
     chance = 0.5
     f = torch.tensor([9.0, 0.0], dtype=torch.float64)
     value = float(nf.SMILE(1.0)(nf.Scores.of(f, f.expand(2, 2))))
@@ -215,7 +216,8 @@ def test_smile_exceeds_the_truth() -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_ml_cpc_equals_its_kl_form(n: int, k: int, alpha: float, seed: int, p: int) -> None:
-    """Song & Ermon 2020, Algorithm 1 by torch's own kl_div over all weighted logits; it is the distance to the ceiling."""
+    """Song & Ermon 2020, Algorithm 1 by torch's kl_div over all weighted logits; it is the distance to the
+    ceiling."""
     generator = torch.Generator().manual_seed(seed)
     positive = 3 * torch.randn(n, p, generator=generator, dtype=torch.float64)
     negative = 3 * torch.randn(n, k, generator=generator, dtype=torch.float64)
@@ -264,10 +266,11 @@ def test_alpha_between_1_and_m_is_computed() -> None:
 
 @pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize("make", [nf.AlphaCPC, nf.MultiLabelCPC])
-def test_against_nobody_any_alpha_gives_a_number_and_a_gradient(
+def test_without_candidates_any_alpha_gives_a_finite_value_and_gradient(
     make: type[AbstractBound], alpha: float
 ) -> None:
-    """The first step against an empty queue: m = 1, so Song & Ermon 2020, Eq. 4 is -log alpha, and Eq. 6 tells positives from one another."""
+    """First step, empty queue: m = 1, so Song & Ermon 2020, Eq. 4 is -log alpha; Eq. 6 separates
+    positives."""
     positive = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64, requires_grad=True)
     no_negatives = torch.zeros(3, 12, dtype=torch.float64, requires_grad=True)
     value = make(alpha)(nf.Scores.of(positive, no_negatives, torch.zeros(3, 12, dtype=torch.bool)))  # type: ignore[call-arg]
@@ -281,8 +284,9 @@ def test_against_nobody_any_alpha_gives_a_number_and_a_gradient(
 
 
 @pytest.mark.parametrize("bound", [nf.InfoNCE(), nf.AlphaCPC(0.5), nf.MultiLabelCPC(0.5), nf.NPair()])
-def test_without_negatives_nothing_is_gained_by_agreeing(bound: AbstractBound) -> None:
-    """Why byol takes no bound of this family without negatives: raising every positive score leaves the value as it is, and for
+def test_without_negatives_agreement_gains_nothing(bound: AbstractBound) -> None:
+    """Why byol takes no bound of this family without negatives: raising every positive score leaves the value
+    as it is, and for
     ML-CPC it is highest where all are equal, however low."""
     positive = torch.tensor([0.3, -1.2, 2.0], dtype=torch.float64, requires_grad=True)
     empty = torch.zeros(3, 0, dtype=torch.float64)
@@ -294,8 +298,9 @@ def test_without_negatives_nothing_is_gained_by_agreeing(bound: AbstractBound) -
     assert float(low) >= float(value.detach()) - 1e-12
 
 
-def test_an_anchor_with_fewer_negatives_than_alpha_asks_for_says_log_m_over_alpha() -> None:
-    """b = (m - alpha) / (m - 1) of Song & Ermon 2020, Eq. 4 would not be above 0; the others are as they are alone."""
+def test_an_anchor_with_too_few_negatives_for_alpha_gives_log_m_over_alpha() -> None:
+    """b = (m - alpha) / (m - 1) of Song & Ermon 2020, Eq. 4 would not be above 0; other anchors are
+    unchanged."""
     values = torch.randn(
         3, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     ).requires_grad_()

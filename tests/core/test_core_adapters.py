@@ -1,4 +1,4 @@
-"""Somebody's objects as parts: what has the required methods is used, and what it declares besides is kept."""
+"""Objects without our base classes as parts: their required methods are used and their declarations kept."""
 
 import copy
 from typing import Any
@@ -67,7 +67,7 @@ def parts(network: nn.Module) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", [*ADAPTERS, "all"])
 def test_an_object_without_a_base_class_trains_like_the_part(kind: str) -> None:
-    """Two steps, so that what `advance` changes (slow copies, queue, running mean) is part of the comparison."""
+    """Two steps, so that the changes of `advance` (slow copies, queue, running mean) are compared too."""
     losses = []
     for wrapped in (False, True):
         choice = parts(network())
@@ -82,7 +82,7 @@ def test_an_object_without_a_base_class_trains_like_the_part(kind: str) -> None:
     assert torch.equal(*losses)
 
 
-def test_weights_of_a_wrapped_object_are_the_method_s() -> None:
+def test_weights_of_a_wrapped_object_are_parameters_of_the_method() -> None:
     critic: Any = Weighing()
     method = nf.Method(network(), critic, nf.InBatch(), nf.Everyone(), nf.InfoNCE())
     method(batch()).loss.backward()

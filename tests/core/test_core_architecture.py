@@ -1,8 +1,9 @@
-"""Packages import only their own layer and lower ones, rooms do not import one another, and public names stay."""
+"""Packages import their own layer and lower ones, rooms do not import one another, public names stay."""
 
 import ast
 import inspect
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_rooms_import_only_the_base_and_themselves(room: str) -> None:
 
 
 def test_parts_are_abstract_or_final() -> None:
-    """A concrete part overrides no concrete part: between it and the abstract class of its kind there are abstract classes alone."""
+    """All classes between a concrete part and the abstract class of its kind are abstract."""
     from nearfar.config.building import ROOMS as KINDS
     from nearfar.core.abstract import AbstractPart
 
@@ -75,7 +76,7 @@ def test_parts_are_abstract_or_final() -> None:
                 assert all(inspect.isabstract(base) or base is AbstractPart for base in bases), part
 
 
-def test_dependence_points_one_way() -> None:
+def test_packages_import_their_layer_and_lower_ones() -> None:
     level = {name: depth for depth, names in enumerate(LAYERS) for name in names}
     for path in SOURCE.rglob("*.py"):
         origin = path.relative_to(SOURCE).parts[0].removesuffix(".py")
@@ -84,8 +85,9 @@ def test_dependence_points_one_way() -> None:
             assert level[present] <= level[origin], f"{path.relative_to(SOURCE)} imports {module}"
 
 
-# may name kinds of data and parts: the rooms and modalities are these, recipes choose them; estimators, held-out estimates, drop-in
-# losses, studies and the demo use some as their own tools; `__init__` hands them to users; a schedule is called cosine too
+# May name kinds of data and parts. Rooms and modalities define them and recipes choose them. Estimators,
+# held-out estimates, drop-in losses, studies and the demo use some as tools. `__init__` exports them.
+# A schedule is called cosine too.
 MAY_NAME = {"parts", "core", "modalities", "config", "estimate", "losses", "studies", "__init__"}
 MAY_NAME_FILES = {"evaluate/held_out.py", "cli/demo_run.py"}
 
@@ -104,11 +106,11 @@ def concrete() -> tuple[set[str], set[str]]:
     classes |= {"Mask", "WholeSound", "WholeText", "Window"}
     names = {name for room in PARTS.values() for name in room} | {kind.name for kind in kinds}
     names |= {name for kind in kinds for name in (*kind.views.names, *kind.networks.names)}
-    # none also means that nothing was given, cosine is also a schedule and a way to vote, momentum an optimiser's, mlp a protocol
+    # "none" also means "not given", "cosine" a schedule or a vote, "momentum" an optimiser, "mlp" a protocol
     return classes - {""}, names - {"none", "cosine", "momentum", "mlp"}
 
 
-def named(path: Path, classes: set[str], names: set[str]) -> list[str]:
+def uses_of_concrete_names(path: Path, classes: set[str], names: set[str]) -> list[str]:
     """Where a file uses a concrete part or modality, or compares with, or looks up by, the name of one."""
     tree = ast.parse(path.read_text())
     homes = [["nearfar"], ["nearfar", "parts"], ["nearfar", "modalities"]]
@@ -121,7 +123,7 @@ def named(path: Path, classes: set[str], names: set[str]) -> list[str]:
     }
     result = []
     for node in (node for node in ast.walk(tree) if isinstance(node, ast.expr | ast.stmt)):
-        strings: list[ast.expr | None] = []
+        strings: list[Any] = []
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[:2] in homes:
             result += [
                 f"{node.lineno}: imports {alias.name}" for alias in node.names if alias.name in classes
@@ -129,7 +131,7 @@ def named(path: Path, classes: set[str], names: set[str]) -> list[str]:
         elif isinstance(node, ast.Attribute) and node.attr in classes and id(node) not in annotations:
             result.append(f"{node.lineno}: .{node.attr}")
         elif isinstance(node, ast.Compare):
-            strings = [inner for side in (node.left, *node.comparators) for inner in ast.walk(side)]  # type: ignore[misc]
+            strings = [inner for side in (node.left, *node.comparators) for inner in ast.walk(side)]
         elif isinstance(node, ast.Dict):
             strings = list(node.keys)
         elif isinstance(node, ast.Subscript) and id(node) not in annotations:
@@ -142,16 +144,16 @@ def named(path: Path, classes: set[str], names: set[str]) -> list[str]:
     return result
 
 
-def test_only_rooms_modalities_and_recipes_name_parts_and_kinds_of_data() -> None:
-    """Everything else asks the part or the modality (issue: 63 lines that asked "is it sound? is it text?")."""
+def test_only_rooms_modalities_and_recipes_name_concrete_parts_and_modalities() -> None:
+    """Everything else calls a method of the part or of the modality."""
     classes, names = concrete()
     for path in SOURCE.rglob("*.py"):
         file = path.relative_to(SOURCE)
         if file.parts[0].removesuffix(".py") not in MAY_NAME and file.as_posix() not in MAY_NAME_FILES:
-            assert named(path, classes, names) == [], path.relative_to(SOURCE)
+            assert uses_of_concrete_names(path, classes, names) == [], path.relative_to(SOURCE)
 
 
-def test_the_search_for_names_finds_them(tmp_path: Path) -> None:
+def test_uses_of_concrete_names_are_detected(tmp_path: Path) -> None:
     lines = [
         "from nearfar.parts.selections import Ring",
         'if choice["name"] == "cave": pass',
@@ -161,7 +163,7 @@ def test_the_search_for_names_finds_them(tmp_path: Path) -> None:
         'if name in ("window", "mask"): pass',
     ]
     (tmp_path / "a.py").write_text("\n".join(lines))
-    result = named(tmp_path / "a.py", *concrete())
+    result = uses_of_concrete_names(tmp_path / "a.py", *concrete())
     assert {int(line.partition(":")[0]) for line in result} == {1, 2, 3, 4, 5, 6}
 
 
@@ -172,8 +174,8 @@ Shared Momentum PerView InfoMax Network backbone Views
 Cosine Dot Bilinear Joint Separable Distance
 InBatch Queue Bank NoNegatives
 Everyone Ball Ring Cave Neighbours Accept Group
-InfoNCE AlphaCPC MultiLabelCPC NWJ DonskerVaradhan JensenShannon BarberAgakov BinaryNCE Vince UBA TUBA SMILE Triplet Tuple NPair
-Agreement
+InfoNCE AlphaCPC MultiLabelCPC NWJ DonskerVaradhan JensenShannon BarberAgakov BinaryNCE Vince UBA TUBA
+SMILE Triplet Tuple NPair Agreement
 Scores dense_scores streamed_scores
 linear geometric cosine steps
 estimate_mi check_mi info Estimate Certificate
@@ -181,7 +183,7 @@ UserError Stopped
 """
 
 
-def test_the_public_surface_is_what_was_promised() -> None:
+def test_promised_public_names_exist() -> None:
     assert sorted(set(PROMISED.split()) - set(nf.__all__)) == []
     assert len(set(nf.__all__)) == len(nf.__all__)
     for name in nf.__all__:

@@ -19,13 +19,13 @@ from nearfar.system.files import replace_file, write_atomic
 SOURCE = Path(nearfar.__file__).parent
 
 
-def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     write_atomic(file, "old")
 
     def interrupted() -> None:
-        with replace_file(file) as fresh:
-            fresh.write_text("ne")
+        with replace_file(file) as temporary:
+            temporary.write_text("ne")
             raise RuntimeError("halfway")
 
     with pytest.raises(RuntimeError, match="halfway"):
@@ -68,11 +68,11 @@ def test_a_split_takes_the_first_of_every_class(labels: list[int], share: float,
     values = np.array(labels)
     for quotas in (apportioned, at_least_one):
         kinds, counts = np.unique(values, return_counts=True)
-        left = dict(zip(kinds.tolist(), quotas(counts, share).tolist(), strict=True))
+        quota = dict(zip(kinds.tolist(), quotas(counts, share).tolist(), strict=True))
         expected = np.zeros(len(values), dtype=bool)
         for row in order(seed, 0, len(values)):
-            if left[labels[row]] > 0:
-                left[labels[row]] -= 1
+            if quota[labels[row]] > 0:
+                quota[labels[row]] -= 1
                 expected[row] = True
         assert held_out(values, share, seed, quotas).tolist() == expected.tolist()
         assert all(

@@ -1,4 +1,4 @@
-"""Batch norm over all ranks, where one rank is all: torch's own, value, gradients and running statistics, however channels lie."""
+"""Batch norm over all ranks, for one rank: values, gradients and statistics are torch's in any layout."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -22,7 +22,7 @@ def one_rank(tmp_path: Path) -> Iterator[None]:
 
 
 def normed(
-    x: Tensor, above: Tensor, weights: tuple[Tensor, Tensor] | None, several: bool
+    x: Tensor, grad_output: Tensor, weights: tuple[Tensor, Tensor] | None, several: bool
 ) -> tuple[Tensor, ...]:
     x = x.detach().requires_grad_()
     learnt = [] if weights is None else [weight.detach().clone().requires_grad_() for weight in weights]
@@ -31,13 +31,13 @@ def normed(
     with synchronised_batch_norm() if several else nullcontext():
         weight, bias = learnt or (None, None)
         out = F.batch_norm(x, *running, weight, bias, training=True, momentum=0.3)
-    return out, *torch.autograd.grad(out, [x, *learnt], above), *running
+    return out, *torch.autograd.grad(out, [x, *learnt], grad_output), *running
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("shape", [(6, 16, 8, 8), (5, 3, 7, 9), (2, 1030, 1, 1), (1, 4, 3, 2)])
 @pytest.mark.parametrize("learnt", [True, False])
-def test_one_rank_is_torchs_own(
+def test_batch_norm_of_one_rank_equals_torch(
     one_rank: None,
     shape: tuple[int, ...],
     layout: torch.memory_format,
@@ -46,49 +46,51 @@ def test_one_rank_is_torchs_own(
 ) -> None:
     monkeypatch.setattr(batch_norm, "BLOCK", 100)  # several blocks, the last of them shorter
     draw = torch.Generator().manual_seed(0)
-    x, above = (torch.randn(shape, generator=draw, dtype=torch.float64) for _ in range(2))
+    x, grad_output = (torch.randn(shape, generator=draw, dtype=torch.float64) for _ in range(2))
     weight, bias = (torch.randn(shape[1], generator=draw, dtype=torch.float64) for _ in range(2))
     x, weights = x.contiguous(memory_format=layout), (weight, bias) if learnt else None
-    for ours, theirs in zip(normed(x, above, weights, True), normed(x, above, weights, False), strict=True):
+    for ours, theirs in zip(
+        normed(x, grad_output, weights, True), normed(x, grad_output, weights, False), strict=True
+    ):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("shape", [(9, 31), (4, 5, 11)])
-def test_rows_and_sequences_too(one_rank: None, shape: tuple[int, ...]) -> None:
+def test_batch_norm_of_rows_and_sequences_equals_torch(one_rank: None, shape: tuple[int, ...]) -> None:
     draw = torch.Generator().manual_seed(1)
-    x, above = (torch.randn(shape, generator=draw, dtype=torch.float64) for _ in range(2))
+    x, grad_output = (torch.randn(shape, generator=draw, dtype=torch.float64) for _ in range(2))
     for view in (x, x.movedim(1, -1).contiguous().movedim(-1, 1)):
         for ours, theirs in zip(
-            normed(view, above, None, True), normed(view, above, None, False), strict=True
+            normed(view, grad_output, None, True), normed(view, grad_output, None, False), strict=True
         ):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
-def test_half_precision_keeps_its_kind(one_rank: None) -> None:
+def test_batch_norm_keeps_half_precision(one_rank: None) -> None:
     """bfloat16 has 8 bits: numbers of order one agree to a few 2^-8."""
     draw = torch.Generator().manual_seed(2)
-    x, above = (torch.randn(8, 16, 4, 4, generator=draw).bfloat16() for _ in range(2))
+    x, grad_output = (torch.randn(8, 16, 4, 4, generator=draw).bfloat16() for _ in range(2))
     weights = torch.ones(16), torch.zeros(16)
-    for ours, theirs in zip(normed(x, above, weights, True), normed(x, above, weights, False), strict=True):
+    for ours, theirs in zip(
+        normed(x, grad_output, weights, True), normed(x, grad_output, weights, False), strict=True
+    ):
         assert ours.dtype is theirs.dtype
         torch.testing.assert_close(ours.float(), theirs.float(), rtol=2**-5, atol=2**-5)
 
 
-def test_weights_of_half_precision_are_taken_too(one_rank: None) -> None:
+def test_batch_norm_accepts_half_precision_weights(one_rank: None) -> None:
     draw = torch.Generator().manual_seed(3)
-    x, above = (torch.randn(8, 16, 4, 4, generator=draw).bfloat16() for _ in range(2))
+    x, grad_output = (torch.randn(8, 16, 4, 4, generator=draw).bfloat16() for _ in range(2))
     half = torch.ones(16).bfloat16(), torch.zeros(16).bfloat16()
-    found = normed(x, above, half, True)
-    expected = normed(x, above, (torch.ones(16), torch.zeros(16)), True)
-    assert found[2].dtype is torch.bfloat16  # the gradient of a weight is of its kind
-    torch.testing.assert_close(found[0], expected[0])
+    result = normed(x, grad_output, half, True)
+    expected = normed(x, grad_output, (torch.ones(16), torch.zeros(16)), True)
+    assert result[2].dtype is torch.bfloat16  # the gradient of a weight is of its kind
+    torch.testing.assert_close(result[0], expected[0])
 
 
 def test_a_rank_without_rows_adds_nothing() -> None:
-    nobody, one = torch.zeros(0, 3, 2, 2), torch.ones(3)
-    assert [sums.tolist() for sums in batch_norm._sums(nobody, nobody, one, one, one, 1e-5)] == [
-        [0.0] * 3
-    ] * 2
+    empty, one = torch.zeros(0, 3, 2, 2), torch.ones(3)
+    assert [sums.tolist() for sums in batch_norm._sums(empty, empty, one, one, one, 1e-5)] == [[0.0] * 3] * 2
 
 
 def test_a_second_derivative_is_refused(one_rank: None) -> None:

@@ -21,17 +21,17 @@ def same(initial: dict[str, Tensor], module: nn.Module) -> bool:
 
 
 class Counting(nn.Module):
-    """A network of somebody's own, which counts what it was shown, in a norm that is no torch class."""
+    """A user's network with a norm that is not a torch class; it counts its inputs."""
 
-    seen: Tensor
+    count: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("seen", torch.zeros((), dtype=torch.long))
+        self.register_buffer("count", torch.zeros((), dtype=torch.long))
         self.norm = type("TheirNorm", (nn.BatchNorm1d,), {})(5)
 
     def forward(self, x: Tensor) -> Tensor:
-        self.seen += len(x)
+        self.count += len(x)
         return self.norm(x)
 
 
@@ -39,7 +39,7 @@ NORMS = [nn.BatchNorm1d(5), nn.BatchNorm1d(5, momentum=0.4), nn.BatchNorm1d(5, m
 
 
 @pytest.mark.parametrize("theirs", NORMS)
-def test_statistics_move_as_torchs_own_but_later(theirs: nn.Module) -> None:
+def test_deferred_statistics_equal_torchs(theirs: nn.Module) -> None:
     theirs = copy.deepcopy(theirs)
     ours = copy.deepcopy(theirs)
     for step in range(3):
@@ -64,14 +64,14 @@ def test_a_failed_pass_leaves_the_buffers_as_they_were() -> None:
     assert net[0].running_mean is stored
 
 
-def test_what_is_not_in_training_is_left_alone() -> None:
+def test_buffers_in_eval_mode_do_not_change() -> None:
     net = nn.BatchNorm1d(5).eval()
     with deferred_buffers(net) as moved:
         net(torch.randn(6, 5))
     assert not moved
 
 
-def own(width: int = 6) -> nn.Module:
+def convolutional_network(width: int = 6) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 4, 3),
         nn.BatchNorm2d(4),
@@ -83,10 +83,10 @@ def own(width: int = 6) -> nn.Module:
 
 
 @pytest.mark.parametrize("kind", ["shared", "momentum", "per-view"])
-def test_a_method_of_ones_own_networks_changes_nothing_but_by_advance(kind: str) -> None:
+def test_buffers_of_any_network_change_only_in_advance(kind: str) -> None:
     """`forward` is pure, whatever batch norms the networks have; one step counts as one."""
     views = tuple(torch.randn(8, 3, 6, 6, generator=torch.Generator().manual_seed(v)) for v in (0, 1))
-    networks = [own(), own()]
+    networks = [convolutional_network(), convolutional_network()]
     for network in networks:
         network(views[0])  # lazy layers become real ones
     kinds: dict[str, AbstractEncoders] = {
@@ -109,7 +109,7 @@ def test_a_method_of_ones_own_networks_changes_nothing_but_by_advance(kind: str)
     assert all(final[name] == initial[name] + 1 for name in counts_values)
 
 
-def test_buffers_that_are_shared_grow_or_are_not_yet_made() -> None:
+def test_shared_growing_and_lazy_buffers() -> None:
     tied = nn.ModuleList([nn.BatchNorm1d(5), nn.BatchNorm1d(5)])
     tied[1].running_mean = tied[0].running_mean
     theirs = copy.deepcopy(tied)

@@ -1,5 +1,5 @@
-"""Cached gradients: encoding in chunks gives the loss and gradient of plain autograd (Gao et al. 2021), with the same dropout in both passes,
-and buffers that move once."""
+"""Encoding in chunks gives the loss and gradient of autograd (Gao et al. 2021), with the same dropout in both
+passes and one update of the buffers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -120,7 +120,7 @@ def test_dropout_is_the_same_in_both_passes() -> None:
 
 
 def test_running_statistics_move_once() -> None:
-    """Each chunk's statistics count alike, and neither forward nor backward, which encodes again, writes to a buffer."""
+    """Chunks count equally. Neither forward nor backward, which encodes again, writes to a buffer."""
     net = network(norm=True)
     method = nf.Method(
         nf.Shared(net),
@@ -141,10 +141,10 @@ def test_running_statistics_move_once() -> None:
     assert int(norm.num_batches_tracked) == 1
 
 
-def test_nothing_of_a_chunk_is_kept_but_its_embeddings() -> None:
-    """What autograd holds after the forward pass does not grow with the network's width, and without chunks it does."""
+def test_only_embeddings_of_a_chunk_are_saved() -> None:
+    """What autograd saves grows with the network's width without chunks, and does not grow with chunks."""
 
-    def kept(chunk: int | None) -> int:
+    def saved_elements(chunk: int | None) -> int:
         stored = 0
 
         def pack(tensor: Tensor) -> Tensor:
@@ -165,8 +165,8 @@ def test_nothing_of_a_chunk_is_kept_but_its_embeddings() -> None:
             method(batch())
         return stored
 
-    assert kept(None) > 2 * ROWS * 4096
-    assert kept(CHUNK) < 4096
+    assert saved_elements(None) > 2 * ROWS * 4096
+    assert saved_elements(CHUNK) < 4096
 
 
 def by_norm(norm: bool, encoding: Encoding) -> nf.Method:
@@ -203,8 +203,8 @@ def one_rank(rank: int, folder: str) -> None:
 
 
 def test_two_ranks_in_chunks_equal_one_process(tmp_path: Path) -> None:
-    """Chunks on each rank: the whole in one process. Batch norm by each rank: chunks in one process that are the ranks' slices,
-    whose running statistics are averaged too."""
+    """Chunks on each rank equal one process. With batch norm per rank, they equal one process with the ranks'
+    slices as chunks; running statistics are averaged."""
     start(2, one_rank, str(tmp_path))
     result = torch.load(tmp_path / "found.pt", weights_only=True)
     for name, single in {

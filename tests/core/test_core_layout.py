@@ -1,4 +1,4 @@
-"""Strided 1x1 convolutions of few channels, whose gradient crashes torch 2.15.0 in channels-last layout: all in child processes."""
+"""Strided 1x1 convolutions of few channels: their channels-last gradient crashes torch 2.15.0."""
 
 import json
 import os
@@ -43,8 +43,8 @@ for _ in range(3):
 
 @pytest.mark.parametrize("channels", [2, 4, 8, 12, 15, 16, 24])
 def test_gradient_of_a_strided_pointwise_convolution(channels: int) -> None:
-    done = child("-c", GRADIENT, channels)
-    assert done.returncode == 0, (done.returncode, done.stderr)
+    process = child("-c", GRADIENT, channels)
+    assert process.returncode == 0, (process.returncode, process.stderr)
 
 
 def test_only_unsafe_layers_stay_contiguous() -> None:
@@ -76,10 +76,12 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_training_and_fine_tuning_survive(photos: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     settings = ("backbone=resnet8-w8", "epochs=2", "image_size=96", "batch_size=8", "precision=fp32")
-    done = child("-m", "nearfar", "train", photos, "--out", run, *settings)
-    assert done.returncode == 0, (done.returncode, done.stderr)
-    done = child("-m", "nearfar", "evaluate", run, "--protocol", "finetune", "--lr", "1e-4", "--no-baselines")
-    assert done.returncode == 0, (done.returncode, done.stderr)
+    process = child("-m", "nearfar", "train", photos, "--out", run, *settings)
+    assert process.returncode == 0, (process.returncode, process.stderr)
+    process = child(
+        "-m", "nearfar", "evaluate", run, "--protocol", "finetune", "--lr", "1e-4", "--no-baselines"
+    )
+    assert process.returncode == 0, (process.returncode, process.stderr)
 
 
 def test_doctor_tries_the_convolution() -> None:

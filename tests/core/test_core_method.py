@@ -1,4 +1,4 @@
-"""The one algorithm: recipes equal independent references, forward changes nothing, a chunk changes nothing."""
+"""The one algorithm: recipes equal independent references; forward and chunks change nothing."""
 
 import itertools
 import math
@@ -59,7 +59,7 @@ def built(recipe: str, *, chunk: int | None = None, **changes: object) -> Method
 
 
 def pictures(channels: Sequence[int], seed: int = 0, first: int = 0) -> Batch:
-    """Pictures of so many channels, one number for each view."""
+    """Images of the given numbers of channels, one number per view."""
     generator = torch.Generator().manual_seed(seed)
     example = tuple(torch.randn(8, count, 16, 16, generator=generator) for count in channels)
     return Batch(example, torch.arange(first, first + 8))
@@ -110,7 +110,7 @@ def test_moco_loss_equals_cross_entropy_over_positive_and_queue() -> None:
     torch.testing.assert_close(method(example).loss, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_moco_leaves_out_the_anchors_own_earlier_key() -> None:
+def test_moco_excludes_the_earlier_key_of_the_anchor() -> None:
     net, example = network(), batch()
     queue = Queue(N, dim=DIM).double()
     queue.advance({0: F.normalize(net(example.views[1]).detach(), dim=1)}, example.index, START)
@@ -146,7 +146,7 @@ def test_byol_loss_equals_the_squared_distance_of_unit_vectors() -> None:
 
 
 @pytest.mark.parametrize("recipe", SOME)
-def test_forward_changes_nothing_and_advance_what_it_must(recipe: str) -> None:
+def test_only_advance_changes_the_method(recipe: str) -> None:
     method = built(recipe, **room_for(recipe, 16)).train()
     views = seen_by(recipe)
     method.prime(pictures(views, first=8))
@@ -171,7 +171,7 @@ class Shifted(Cosine):
 
 
 @pytest.mark.parametrize("chunk", [None, 2])
-def test_a_critic_with_scores_of_its_own_is_asked_for_them(chunk: int | None) -> None:
+def test_scores_of_a_critic_with_a_scores_method_come_from_it(chunk: int | None) -> None:
     methods = [
         Method(Shared(network()), critic(0.5), InBatch("one"), Everyone(), bounds.NPair(), chunk=chunk)
         for critic in (Cosine, Shifted)
@@ -180,7 +180,7 @@ def test_a_critic_with_scores_of_its_own_is_asked_for_them(chunk: int | None) ->
     assert shifted > baseline + 1.0
 
 
-def test_many_scores_are_streamed_unasked_and_stay_the_same() -> None:
+def test_many_scores_are_streamed_by_default_and_equal() -> None:
     """256 anchors against 16,384 keys: log(1 + sum e^(f_k - f+)) and its gradient, by one dense matrix."""
     torch.manual_seed(0)
     net, twin = nn.Linear(8, 8), nn.Linear(8, 8)
@@ -204,7 +204,7 @@ def test_many_scores_are_streamed_unasked_and_stay_the_same() -> None:
     positive = (unit[0] * unit[1]).sum(dim=1) / 0.1
     by_hand = F.softplus(f.masked_fill(own_ids, -torch.inf).logsumexp(dim=1) - positive).mean()
     by_hand.backward()
-    # the ceiling speaks of all 16,384 places, the value of the 16,383 strangers
+    # the ceiling is that of all 16,384 places, the value that of the 16,383 other instances
     assert loss.item() == pytest.approx(by_hand.item() + math.log(16_385 / 16_384), abs=1e-5)
     for one, second in zip(net.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(one.grad, second.grad, rtol=1e-3, atol=1e-5)
@@ -303,7 +303,7 @@ def test_the_loss_is_measured_from_the_ceiling_of_its_step() -> None:
         assert outcome.loss >= 0
 
 
-def test_a_number_is_called_nats_only_where_it_estimates_information() -> None:
+def test_only_estimates_of_information_are_called_nats() -> None:
     outcomes = {
         name: Method(Shared(network()), Cosine(0.3), InBatch("one"), Everyone(), bounds.PARTS[name]())(
             batch()
@@ -318,7 +318,7 @@ def test_a_number_is_called_nats_only_where_it_estimates_information() -> None:
 
 
 def test_a_certificate_passes_through_the_selection() -> None:
-    """Negatives, then selection, then bound: in-batch with one view is proven, a ring of it only once measured."""
+    """In-batch with one view is proven, a ring of it only after measuring."""
 
     def certificate(selection: AbstractSelection, coverage: Coverage | None = None) -> Certificate:
         method = Method(Shared(network()), Cosine(0.3), InBatch("one"), selection, InfoNCE())
@@ -331,11 +331,11 @@ def test_a_certificate_passes_through_the_selection() -> None:
     assert "63 % of the 100 anchors" in certificate(Ring(0.5, 0.9), Coverage(0.63, 100)).condition
 
 
-def test_mines_running_mean_moves_only_in_advance_and_travels_with_the_state() -> None:
-    def fresh() -> Method:
+def test_running_mean_of_mine_changes_only_in_advance_and_is_saved() -> None:
+    def build_method() -> Method:
         return Method(Shared(network()), Cosine(0.3), InBatch("one"), Everyone(), DonskerVaradhan(0.9))
 
-    method = fresh()
+    method = build_method()
     expected = None
     for step in range(3):
         example = batch(seed=step)
@@ -350,11 +350,11 @@ def test_mines_running_mean_moves_only_in_advance_and_travels_with_the_state() -
     stored = method.state_dict()["bound.log_running"]
     assert expected is not None
     torch.testing.assert_close(stored, expected.detach().log().float())
-    resumed = fresh()
+    resumed = build_method()
     resumed.load_state_dict(method.state_dict())
     example = batch(seed=9)
     gradients = [
-        torch.autograd.grad(m(example).loss, list(m.parameters())) for m in (method, resumed, fresh())
+        torch.autograd.grad(m(example).loss, list(m.parameters())) for m in (method, resumed, build_method())
     ]
     for ours, theirs, forgetful in zip(*gradients, strict=True):
         assert torch.equal(ours, theirs)
@@ -362,7 +362,7 @@ def test_mines_running_mean_moves_only_in_advance_and_travels_with_the_state() -
 
 
 class Weighed(nn.Module):
-    """Reads a view that is a tree: the mean of the rows of `x` that `there` says are there, and `more`."""
+    """Reads a view that is a tree: the mean of the rows of `x` where `there` is true, and `more`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -374,7 +374,7 @@ class Weighed(nn.Module):
 
 
 def test_a_view_may_be_a_tree_of_tensors() -> None:
-    """The same numbers as from the tensor that the tree comes to, and rows of a batch are rows of every leaf."""
+    """A tree gives the numbers of the equivalent tensor; rows of a batch are rows of every leaf."""
     torch.manual_seed(0)
     x, present, more = torch.randn(2, 6, 5, 3), torch.ones(2, 6, 5), torch.randn(2, 6, 3)
     present[:, :, 3:] = 0

@@ -1,4 +1,4 @@
-"""What is written takes nobody's place: not an input's, a stranger's file's, a device's or a pipe's."""
+"""Outputs never overwrite an input, an unrelated file, a device or a pipe."""
 
 import os
 import stat
@@ -31,7 +31,7 @@ def test_a_lock_that_is_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
         pass
 
 
-def test_a_lock_is_had_by_one_at_a_time_and_keeps_what_its_file_held(tmp_path: Path) -> None:
+def test_a_lock_has_one_owner_and_keeps_the_content_of_its_file(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text("held")
     with RunFolder(tmp_path).claimed():
         with pytest.raises(UserError, match="trained by another process"), RunFolder(tmp_path).claimed():
@@ -52,17 +52,17 @@ def test_atomic_write_refuses_non_files(tmp_path: Path, make: object) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
-def test_an_input_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_outputs_do_not_overwrite_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "xy.csv"
     rows = np.random.default_rng(0).normal(size=(40, 2))
     table.write_text("a,b\n" + "\n".join(f"{a},{b}" for a, b in rows) + "\n")
-    before = table.read_bytes()
+    content = table.read_bytes()
     assert main(["mi", f"{table}:a", f"{table}:b", "--rows", str(table)]) == 2
     assert f"--rows was {table}, which is also an input; choose another name" in capsys.readouterr().err
-    assert table.read_bytes() == before
+    assert table.read_bytes() == content
 
 
-def test_a_file_of_another_kind_is_not_written_over(tmp_path: Path) -> None:
+def test_outputs_do_not_overwrite_unrelated_files(tmp_path: Path) -> None:
     settings = tmp_path / "config.yaml"
     settings.write_text("recipe: simclr\n")
     with pytest.raises(UserError, match="a file of another kind; choose another name"):
@@ -73,7 +73,7 @@ def test_a_file_of_another_kind_is_not_written_over(tmp_path: Path) -> None:
     check_output("--out", tmp_path / "new.html", [page], b"<!doctype html")
 
 
-def test_a_claim_of_a_cell_follows_no_link(tmp_path: Path) -> None:
+def test_claiming_a_cell_follows_no_link(tmp_path: Path) -> None:
     precious = tmp_path / "precious.txt"
     precious.write_text("kept")
     store = CellStore(tmp_path)
@@ -85,18 +85,18 @@ def test_a_claim_of_a_cell_follows_no_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "held", ["sweep.json", "sweep.csv", "figure.svg", "figure.png", "log.jsonl", "result.json"]
+    "content", ["sweep.json", "sweep.csv", "figure.svg", "figure.png", "log.jsonl", "result.json"]
 )
-def test_a_sweep_takes_no_folder_that_is_not_its_own(held: str, tmp_path: Path) -> None:
-    (tmp_path / held).write_text('{"precious": 1}')
+def test_sweeps_refuse_unrelated_folders(content: str, tmp_path: Path) -> None:
+    (tmp_path / content).write_text('{"precious": 1}')
     with pytest.raises(
-        UserError, match=f"contains {held}, which does not belong to the sweep mi x y; choose a new folder"
+        UserError, match=f"contains {content}, which does not belong to the sweep mi x y; choose a new folder"
     ):
         CellStore(tmp_path).create("sweep mi x y")
-    assert (tmp_path / held).read_text() == '{"precious": 1}'
+    assert (tmp_path / content).read_text() == '{"precious": 1}'
 
 
-def test_a_sweep_goes_on_in_its_own_folder(tmp_path: Path) -> None:
+def test_a_sweep_resumes_in_its_folder(tmp_path: Path) -> None:
     """Killed before its table, between the table's files, and whole."""
     store = CellStore(tmp_path)
     store.create("sweep mi x y")

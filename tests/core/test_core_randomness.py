@@ -10,7 +10,7 @@ from nearfar.core.randomness import order, uniforms
 
 @given(seed=st.integers(0, 2**63), epoch=st.integers(0, 1000), view=st.integers(0, 5), cut=st.integers(1, 19))
 @settings(max_examples=30, deadline=None)
-def test_an_image_draws_the_same_in_any_company(seed: int, epoch: int, view: int, cut: int) -> None:
+def test_draws_of_an_image_do_not_depend_on_its_batch(seed: int, epoch: int, view: int, cut: int) -> None:
     index = np.arange(20) * 7
     joint = uniforms(seed, epoch, index, view, 6)
     separate = np.concatenate([uniforms(seed, epoch, part, view, 6) for part in np.split(index, [cut])])

@@ -1,4 +1,4 @@
-"""A result and its JSON: nothing is lost on the way there and back, and damaged files do not stop a reader."""
+"""A result and its JSON: a round trip loses nothing, and damaged files do not stop a reader."""
 
 import json
 from typing import Any
@@ -45,31 +45,37 @@ def same(first: Measurement, second: Measurement) -> bool:
     st.dictionaries(st.sampled_from(["pixels", "untrained"]), st.just("knn"), max_size=2),
     measurements(),
 )
-def test_a_result_comes_back_from_its_json(
-    figures: dict[str, Measurement], baselines: dict[str, str], beside: Measurement
+def test_a_result_survives_json(
+    figures: dict[str, Measurement], baselines: dict[str, str], baseline: Measurement
 ) -> None:
     train, test = SetFacts("a", 10, "aa"), SetFacts("b", 5, "bb", "recordings")
     notes = {"confidence": 0.95, "encoder": "0f", "split": None}
-    result = Result(train, test, {"k": 20}, figures, {kind: {path: beside} for kind, path in baselines.items()}, notes)  # fmt: skip
-    again = Result.from_json(json.loads(json.dumps(result.to_json(answers=True))))
-    assert again is not None
-    assert (again.train, again.test, again.settings, again.notes) == (train, test, {"k": 20}, notes)
-    assert set(again.figures) == set(figures)
-    assert all(same(again.figures[path], figures[path]) for path in figures)
-    assert all(same(again.baselines[kind]["knn"], beside) for kind in baselines)
-    assert again.to_json() == result.to_json()
-    assert again.kind == result.kind
+    paths = {kind: {path: baseline} for kind, path in baselines.items()}
+    result = Result(train, test, {"k": 20}, figures, paths, notes)
+    restored = Result.from_json(json.loads(json.dumps(result.to_json(answers=True))))
+    assert restored is not None
+    assert (restored.train, restored.test, restored.settings, restored.notes) == (
+        train,
+        test,
+        {"k": 20},
+        notes,
+    )
+    assert set(restored.figures) == set(figures)
+    assert all(same(restored.figures[path], figures[path]) for path in figures)
+    assert all(same(restored.baselines[kind]["knn"], baseline) for kind in baselines)
+    assert restored.to_json() == result.to_json()
+    assert restored.kind == result.kind
 
 
-def test_json_is_that_of_the_contract() -> None:
-    """`{"knn": {"top1", "top5", "interval"}, …, "test": {"name", "samples", "fingerprint"}, "train", "baselines"}`."""
+def test_json_has_the_documented_keys() -> None:
+    """`{"knn": {"top1", "top5", "interval"}, …, "test": {"name", "samples", …}, "train", "baselines"}`."""
     knn = Measurement({"top1": Figure.share(0.5, 100), "top5": Figure.share(0.9, 100)})
     result = Result(SetFacts("a", 1, "x"), SetFacts("b", 2, "y"), {}, {"knn": knn}, {"pixels": {"knn": knn}})
-    plain = result.to_json()
-    assert plain["knn"]["top1"] == plain["baselines"]["pixels"]["knn"]["top1"] == 0.5
-    assert plain["knn"]["interval"][0] < 0.5 < plain["knn"]["interval"][1]
-    assert plain["test"] == {"name": "b", "samples": 2, "fingerprint": "y", "unit": "images"}
-    assert result == plain, "a result reads like its JSON"
+    document = result.to_json()
+    assert document["knn"]["top1"] == document["baselines"]["pixels"]["knn"]["top1"] == 0.5
+    assert document["knn"]["interval"][0] < 0.5 < document["knn"]["interval"][1]
+    assert document["test"] == {"name": "b", "samples": 2, "fingerprint": "y", "unit": "images"}
+    assert result == document, "a result reads like its JSON"
 
 
 @given(
@@ -90,12 +96,12 @@ def test_damaged_json_is_read_or_refused(stored: Any) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(-1, 2**31 - 1), st.integers(0, 2**31 - 1)), min_size=1, max_size=50))
-def test_answers_come_back(pairs: list[tuple[int, int]]) -> None:
+def test_answers_survive_json(pairs: list[tuple[int, int]]) -> None:
     predicted, true = (np.array(side) for side in zip(*pairs, strict=True))
-    again = Answers.from_json(json.loads(json.dumps(Answers(predicted, true).to_json())))
-    assert again is not None
-    np.testing.assert_array_equal(again.predicted, predicted)
-    np.testing.assert_array_equal(again.true, true)
+    restored = Answers.from_json(json.loads(json.dumps(Answers(predicted, true).to_json())))
+    assert restored is not None
+    np.testing.assert_array_equal(restored.predicted, predicted)
+    np.testing.assert_array_equal(restored.true, true)
 
 
 @pytest.mark.parametrize(

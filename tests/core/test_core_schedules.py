@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -36,7 +37,7 @@ def test_alpha_curricula_cross_one_half_way() -> None:
 
 
 def test_stairs_rise_by_equal_jumps_after_equal_times() -> None:
-    """Wu et al. 2021, App. E's step policy: 0, .3, .6, .9 for a quarter of the run each; by epochs, and then it stays."""
+    """Step policy of Wu et al. 2021, App. E: 0, .3, .6, .9 for a quarter of the run each."""
     observed = [nf.stairs(0.0, 0.9, 3)(Progress(step, 100)) for step in range(101)]
     expected = [0.0] * 25 + [0.3] * 25 + [0.6] * 25 + [0.9] * 26
     assert observed == pytest.approx(expected)
@@ -46,7 +47,7 @@ def test_stairs_rise_by_equal_jumps_after_equal_times() -> None:
         nf.stairs(0, 1, 0.5)
 
 
-def test_epochs_end_a_schedule_early_and_it_stays_there() -> None:
+def test_a_schedule_stays_at_its_end() -> None:
     ring = nf.linear(0.0, 0.9, epochs=2)
     values = [ring(Progress(step, 100, 10)) for step in (0, 10, 20, 90)]
     assert values == pytest.approx([0.0, 0.45, 0.9, 0.9])
@@ -76,7 +77,7 @@ def test_steps_drop_at_their_epochs() -> None:
     )
 )
 @settings(max_examples=100, deadline=None)
-def test_what_is_written_is_read_back(schedule: Schedule) -> None:
+def test_written_schedules_are_read_back(schedule: Schedule) -> None:
     assert parse_value(schedule.written()) == schedule
 
 
@@ -93,8 +94,10 @@ def test_a_schedule_stays_between_its_ends(schedule: Schedule, progress: Progres
 
 
 def test_whole_numbers_are_stored_as_they_are_read() -> None:
-    assert nf.linear(1, 0, epochs=10).written() == parse_value("linear(1,0,10)").written()  # type: ignore[union-attr]
-    assert parse_value({"cosine": {"start": 1, "warmup": 5}}).written() == "cosine(1.0,0.0,none,5.0)"  # type: ignore[union-attr]
+    line: Any = parse_value("linear(1,0,10)")
+    wave: Any = parse_value({"cosine": {"start": 1, "warmup": 5}})
+    assert nf.linear(1, 0, epochs=10).written() == line.written()
+    assert wave.written() == "cosine(1.0,0.0,none,5.0)"
 
 
 def test_mappings_and_numbers_are_read() -> None:
@@ -123,6 +126,6 @@ def test_mappings_and_numbers_are_read() -> None:
         *("linear(nan,1)", "linear(0,inf)", "steps(1,1e90,0,0,0,0)", 10**400, "1" + "0" * 400),
     ],
 )
-def test_what_is_not_a_value_gets_a_sentence_with_the_key(raw: object) -> None:
+def test_bad_values_get_a_sentence_with_the_key(raw: object) -> None:
     with pytest.raises(UserError, match=r"^bound\.alpha"):
         parse_value(raw, "bound.alpha")

@@ -1,4 +1,4 @@
-"""Scores: the dense and the streamed form are the same numbers, and both are what a loop over pairs says."""
+"""Scores: dense and streamed forms give the same numbers as a loop over pairs."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ REDUCTIONS: dict[str, Callable[[Dense | Streamed], Tensor]] = {
 }
 
 
-# inner products have a backward pass of their own, any other critic goes through checkpoints
+# inner products have a written-out backward pass; other critics use checkpoints
 CRITICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"inner": inner, "any": lambda a, k: a @ k.T}
 
 
@@ -102,7 +102,7 @@ def test_streamed_gradients_equal_dense_ones(name: str, tile: int, critic: str) 
 @pytest.mark.parametrize("tile", [1, 3, 100])
 @pytest.mark.parametrize("critic", CRITICS)
 def test_mean_of_reads_columns_per_anchor(tile: int, critic: str) -> None:
-    """Each anchor's own number stands beside its scores, and gets its gradient, dense and streamed alike."""
+    """Numbers per anchor are passed with its scores and get their gradient, dense and streamed alike."""
     own_ids, ids = torch.arange(7), torch.tensor([0, 1, 2, EMPTY, UNKNOWN, 5, 9, 6])
     results = []
     for streamed in (False, True):
@@ -136,7 +136,7 @@ def test_mean_of_reads_columns_per_anchor(tile: int, critic: str) -> None:
 def test_written_out_gradients_are_those_of_autograd(
     problem: tuple[Tensor, Tensor, Tensor, Candidates], tile: int
 ) -> None:
-    """d lse / d u = sum_k p_k v_k and d lse / d v_k = p_k u, p the softmax over who counts; nothing where nobody does."""
+    """d lse / d u = sum_k p_k v_k and d lse / d v_k = p_k u, p the softmax over the mask; 0 without any."""
     anchors, keys, own_ids, candidates = problem
     a, k = anchors.requires_grad_(), keys.requires_grad_()
     dense = Dense(a @ k.T, candidates.negative_mask(own_ids)).logsumexp()
@@ -150,7 +150,7 @@ def test_written_out_gradients_are_those_of_autograd(
         torch.testing.assert_close(one, second.nan_to_num(0.0), rtol=1e-10, atol=1e-12)
 
 
-def test_written_out_gradients_pass_gradcheck_and_reach_only_who_asks() -> None:
+def test_written_out_gradients_pass_gradcheck_and_reach_only_inputs_that_need_them() -> None:
     own_ids, ids = torch.arange(5), torch.tensor([3, EMPTY, 0, UNKNOWN, 0, 9])
     a, k = (torch.randn(n, 3, dtype=torch.float64).requires_grad_() for n in (5, 6))
     assert torch.autograd.gradcheck(
@@ -191,7 +191,7 @@ def test_the_second_derivative_of_streamed_scores_is_that_of_dense_ones(
         torch.testing.assert_close(one, second)
 
 
-def test_keys_of_another_precision_go_the_general_way() -> None:
+def test_keys_of_another_precision_use_the_general_path() -> None:
     a, k = torch.randn(5, 3).bfloat16(), torch.randn(5, 3)
     with torch.autocast("cpu", torch.bfloat16):
         streamed, dense = (
@@ -200,10 +200,10 @@ def test_keys_of_another_precision_go_the_general_way() -> None:
     torch.testing.assert_close(streamed.float(), dense.float(), atol=0.02, rtol=0.02)
 
 
-@given(left=st.lists(st.integers(0, 6), max_size=9), right=st.lists(st.integers(-2, 6), max_size=9))
-def test_matches_are_the_pairs_that_are_equal(left: list[int], right: list[int]) -> None:
-    rows, columns = matches(torch.tensor(left, dtype=torch.long), torch.tensor(right, dtype=torch.long))
-    pairs = [(i, j) for i, a in enumerate(left) for j, b in enumerate(right) if a == b]
+@given(firsts=st.lists(st.integers(0, 6), max_size=9), seconds=st.lists(st.integers(-2, 6), max_size=9))
+def test_matches_are_the_pairs_that_are_equal(firsts: list[int], seconds: list[int]) -> None:
+    rows, columns = matches(torch.tensor(firsts, dtype=torch.long), torch.tensor(seconds, dtype=torch.long))
+    pairs = [(i, j) for i, a in enumerate(firsts) for j, b in enumerate(seconds) if a == b]
     assert sorted(zip(rows.tolist(), columns.tolist(), strict=True)) == pairs
     assert rows.tolist() == sorted(rows.tolist())
 
@@ -261,7 +261,7 @@ def test_a_learned_temperature_gets_its_gradient_either_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("positive", "negative", "kept"),
+    ("positive", "negative", "mask"),
     [
         (torch.zeros(3), torch.zeros(4, 2), None),
         (torch.zeros(3), torch.zeros(3), None),
@@ -271,7 +271,7 @@ def test_a_learned_temperature_gets_its_gradient_either_way() -> None:
     ],
 )
 def test_scores_that_do_not_fit_get_a_sentence(
-    positive: Tensor, negative: Tensor, kept: Tensor | None
+    positive: Tensor, negative: Tensor, mask: Tensor | None
 ) -> None:
     with pytest.raises(UserError, match=r"scores need|kept must"):
-        nf.Scores.of(positive, negative, kept)
+        nf.Scores.of(positive, negative, mask)

@@ -1,4 +1,4 @@
-"""Settings: layers go over one another, what is written is read back, and 500 wrong ones each get a sentence."""
+"""Settings: layers override one another, written files are read back, 500 wrong ones each get a sentence."""
 
 import random
 import subprocess
@@ -24,19 +24,19 @@ from nearfar.studies.run import read_options, studies
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_is_complete_and_survives_yaml(recipe: str) -> None:
-    chosen = resolve(recipe, "photos")
-    assert check(yaml.safe_load(chosen.as_yaml())) == chosen
-    assert set(describe({room: getattr(chosen, room) for room in CHOICES})) == set(CHOICES)
+    settings = resolve(recipe, "photos")
+    assert check(yaml.safe_load(settings.as_yaml())) == settings
+    assert set(describe({room: getattr(settings, room) for room in CHOICES})) == set(CHOICES)
 
 
-def test_words_go_over_the_file_and_the_file_over_the_recipe() -> None:
-    chosen = resolve(
+def test_words_override_the_file_and_the_file_the_recipe() -> None:
+    settings = resolve(
         "moco", "x", {"epochs": 5, "negatives": {"size": 64}}, read_words(["negatives.size=128"])
     )
-    assert (chosen.epochs, chosen.negatives["size"]) == (5, 128)
+    assert (settings.epochs, settings.negatives["size"]) == (5, 128)
 
 
-def test_the_contracts_names_are_settings() -> None:
+def test_documented_settings_exist() -> None:
     words = [
         "epochs=3",
         "batch_size=64",
@@ -59,17 +59,17 @@ def test_the_contracts_names_are_settings() -> None:
         "views.blur=0.5",
         "views.second.solarise=0.2",
     ]
-    chosen = resolve("moco", "x", read_words(words))
-    assert chosen.max_time == 5400
-    assert chosen.critic["temperature"] == 0.3
-    assert chosen.as_plain()["encoders"]["momentum"] == "cosine(0.99,1.0)"
-    assert chosen.views["second"] == {"solarise": 0.2}
+    settings = resolve("moco", "x", read_words(words))
+    assert settings.max_time == 5400
+    assert settings.critic["temperature"] == 0.3
+    assert settings.as_plain()["encoders"]["momentum"] == "cosine(0.99,1.0)"
+    assert settings.views["second"] == {"solarise": 0.2}
     assert resolve("instdisc", "x", read_words(["negatives.momentum=0.1"])).negatives["momentum"] == 0.1
 
 
 def test_naming_another_part_drops_the_settings_of_the_old_one() -> None:
-    chosen = resolve("instdisc", "x", {"negatives": "queue", "views": {"count": 2}})
-    assert chosen.negatives == {"name": "queue", "size": 4096}
+    settings = resolve("instdisc", "x", {"negatives": "queue", "views": {"count": 2}})
+    assert settings.negatives == {"name": "queue", "size": 4096}
 
 
 def test_keyword_style_and_dotted_style_are_the_same() -> None:
@@ -81,40 +81,43 @@ def test_keyword_style_and_dotted_style_are_the_same() -> None:
 @pytest.mark.parametrize(
     ("written", "number"),
     [
-        ("1e-4", 1e-4), ("1E-4", 1e-4), ("1.e-4", 1e-4), (".5", 0.5), ("+2", 2), ("-3", -3), ("010", 10), ("0.10", 0.1),
+        ("1e-4", 1e-4), ("1E-4", 1e-4), ("1.e-4", 1e-4), (".5", 0.5), ("+2", 2), ("-3", -3), ("010", 10),
+        ("0.10", 0.1),
         ("1_000", 1000), ("1e3", 1000), ("2.0", 2.0), ("1e+2", 100), ("5e-1", 0.5), (" 7 ", 7),
     ],
 )  # fmt: skip
-def test_numbers_are_those_that_people_write(written: str, number: float) -> None:
+def test_numbers_are_read_as_people_write_them(written: str, number: float) -> None:
     """YAML 1.1 takes 1e-4 for text, 010 for 8 and 1:30 for 90."""
-    found = numbers(written)
-    assert found == number
-    assert type(found) is type(number)
+    value = numbers(written)
+    assert value == number
+    assert type(value) is type(number)
     assert load_yaml(f"a: [{written}, {{b: {written}}}]") == {"a": [number, {"b": number}]}
 
 
 @pytest.mark.parametrize(
     "text", ["1:30", "0x10", "1e", "e4", "1-2", "--1", "1.2.3", "nan", "inf", "٣", "1e-4x"]
 )
-def test_what_is_no_number_stays_text(text: str) -> None:
+def test_text_that_is_not_a_number_stays_text(text: str) -> None:
     assert load_yaml(text) == numbers(text) == text
 
 
 def test_numbers_are_read_alike_from_words_files_and_python(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(
-        "weight_decay: 1e-4\nbatch_size: 1e2\nlr: {linear: {start: 1e-3, end: 0}}\nnegatives: {size: 2e2}\nviews: {crop_scale: [2e-1, 1]}\n"
+        "weight_decay: 1e-4\nbatch_size: 1e2\nlr: {linear: {start: 1e-3, end: 0}}\nnegatives: {size: "
+        "2e2}\nviews: {crop_scale: [2e-1, 1]}\n"
     )
     words = [
-        "weight_decay=1e-4", "batch_size=1e2", "lr=linear(1e-3,0)", "negatives.size=2e2", "views.crop_scale=[2e-1,1]",
+        "weight_decay=1e-4", "batch_size=1e2", "lr=linear(1e-3,0)", "negatives.size=2e2",
+        "views.crop_scale=[2e-1,1]",
     ]  # fmt: skip
     python = {
         "weight_decay": "1e-4", "batch_size": 1e2, "lr": "linear(1e-3,0)", "negatives": {"size": "2e2"},
         "views": {"crop_scale": ["2e-1", "1"]},
     }  # fmt: skip
     layers = [read_file(file), read_words(words), python]
-    first, *others = [resolve("moco", "x", layer) for layer in layers]
-    assert all(other == first for other in others)
+    first, *rest = [resolve("moco", "x", layer) for layer in layers]
+    assert all(settings == first for settings in rest)
     assert (first.weight_decay, first.batch_size, first.negatives["size"]) == (1e-4, 100, 200)
     assert type(first.batch_size) is int
     assert resolve("moco", "x", {"epochs": "30"}) == resolve("moco", "x", {"epochs": 30})
@@ -168,12 +171,12 @@ def misspelt(key: str, choose: random.Random) -> str:
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_wrong_settings_get_one_sentence_naming_the_key(seed: int) -> None:
     choose = random.Random(seed)
-    known = [*Settings.model_fields, *NUMBER_KEYS]
+    keys = [*Settings.model_fields, *NUMBER_KEYS]
     kind = choose.choice(("number", "word", "key"))
     if kind == "key":
-        key = misspelt(choose.choice(known), choose)
+        key = misspelt(choose.choice(keys), choose)
         word = f"{key}=3"
-        if key in known:
+        if key in keys:
             return
     else:
         key = choose.choice(NUMBER_KEYS if kind == "number" else WORD_KEYS)
@@ -211,7 +214,7 @@ def test_a_missing_file_is_named(tmp_path: object) -> None:
 
 
 def test_a_parts_signature_is_its_schema() -> None:
-    """A new part needs one file and one line in its room's PARTS; only those that sequences, graphs or labels need have another home."""
+    """A new part needs one file and one line in its room's PARTS, but for sequences, graphs and labels."""
     home = {
         "predictive": "cpc",
         "masked": "mlm",
@@ -222,16 +225,16 @@ def test_a_parts_signature_is_its_schema() -> None:
     }
     for room, parts in ROOMS.items():
         for name, part in parts.items():
-            chosen = resolve(
+            settings = resolve(
                 home.get(name, "simclr"),
                 "x",
                 {"bound": "agreement", room: name} if name == "none" else {room: name},
             )
-            assert set(settable(part)) <= set(getattr(chosen, room)), (room, name)
+            assert set(settable(part)) <= set(getattr(settings, room)), (room, name)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["views.count=1"], "views.count was 1"),
         (["negatives=none"], "bound was infonce with negatives=none"),
@@ -249,43 +252,47 @@ def test_a_parts_signature_is_its_schema() -> None:
         (["data=other"], "data was given as a setting too"),
     ],
 )
-def test_what_would_train_nothing_is_refused(words: list[str], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_settings_that_train_nothing_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         resolve("simclr", "x", read_words(words))
 
 
 @pytest.mark.parametrize(
-    ("recipe", "words", "said"),
+    ("recipe", "words", "message"),
     [
-        ("simclr", ["optimizer.nesterov=true"], "optimizer.nesterov is a setting of sgd, not of optimizer=adamw"),
-        ("simclr", ["encoders=masked", "backbone=resnet18"], "encoders was masked with views=simclr; it takes views=mask"),
-        ("simclr", ["encoders=infograph", "backbone=resnet18"], "it is for graphs, and these views are for pictures"),
-        ("instdisc", ["negatives=dictionary"], "only encoders=masked and encoders=prototypes have a vocabulary"),
+        ("simclr", ["optimizer.nesterov=true"],
+        "optimizer.nesterov is a setting of sgd, not of optimizer=adamw"),
+        ("simclr", ["encoders=masked", "backbone=resnet18"],
+        "encoders was masked with views=simclr; it takes views=mask"),
+        ("simclr", ["encoders=infograph", "backbone=resnet18"],
+        "it is for graphs, and these views are for pictures"),
+        ("instdisc", ["negatives=dictionary"],
+        "only encoders=masked and encoders=prototypes have a vocabulary"),
         ("simclr", ["probe=2"], "probe was '2'; expected knn, linear, quality"),
         ("simclr", ["optimizer.amsgrad=1e99"], r"optimizer.amsgrad was 1e\+99; expected true or false"),
     ],
 )  # fmt: skip
-def test_the_reason_is_the_one_that_would_help(recipe: str, words: list[str], said: str) -> None:
-    """Each was once refused by a sentence that led to the next refusal, or that was untrue: nesterov `is not one of the settings`."""
-    with pytest.raises(UserError, match=said):
+def test_refusals_name_the_setting_to_change(recipe: str, words: list[str], message: str) -> None:
+    """Each was once refused by a sentence that led to the next refusal or was untrue."""
+    with pytest.raises(UserError, match=message):
         resolve(recipe, "x", read_words(words))
 
 
 def test_text_that_looks_like_a_number_stays_text() -> None:
     """A folder may be called 2026, and a column 7."""
-    known = resolve(
+    settings = resolve(
         "simclr", "x", read_words(["probe_data=2026", "label_column=07", "init=1e5", "image_column=none"])
     )
-    assert (known.probe_data, known.label_column, known.init, known.image_column) == (
+    assert (settings.probe_data, settings.label_column, settings.init, settings.image_column) == (
         "2026",
         "07",
         "1e5",
         None,
     )
-    assert check(load_yaml(known.as_yaml())) == known
+    assert check(load_yaml(settings.as_yaml())) == settings
 
 
-def test_another_pipeline_keeps_how_views_are_paired() -> None:
+def test_changing_the_views_keeps_their_pairing() -> None:
     assert resolve("moco", "x", {"views": "byol"}).views["symmetric"] is False
     assert resolve("instdisc", "x", {"views": "simclr"}).views["count"] == 1
 
@@ -308,10 +315,10 @@ def test_near_misses_are_suggested() -> None:
         ({"precision": "fp8"}, "precision was 'fp8'; expected 'auto', 'fp32' or 'bf16'"),
     ],
 )
-def test_a_value_that_does_not_fit_is_told_in_our_words(wrong: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UserError) as told:
+def test_messages_about_values_do_not_come_from_pydantic(wrong: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError) as error:
         resolve("simclr", "digits", wrong)
-    assert str(told.value) == sentence
+    assert str(error.value) == sentence
 
 
 def test_reading_settings_imports_no_torchvision() -> None:

@@ -23,54 +23,54 @@ from nearfar.core.statistics import (
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=12))
 def test_p_of_answers_equals_the_enumeration(pairs: list[tuple[bool, bool]]) -> None:
-    """McNemar's exact p by enumeration: all outcomes of the disagreements that are at most as likely as the observed one."""
+    """McNemar's exact p sums the outcomes of the disagreements at most as likely as the observed one."""
     first, second = (np.array(side) for side in zip(*pairs, strict=True))
-    found = compare_answers(first, second)
-    apart = found.only_first + found.only_second
-    weights = [math.comb(apart, wins) for wins in range(apart + 1)]
-    expected = sum(w for w in weights if w <= weights[found.only_first] * (1 + 1e-7)) / 2**apart
-    assert found.p == pytest.approx(expected)
-    assert found.value == pytest.approx(first.mean() - second.mean())
-    other = compare_answers(second, first)
-    assert other.value == -found.value
-    assert other.p == pytest.approx(found.p)
-    assert found.interval is not None
-    assert found.interval[0] <= found.interval[1]
+    comparison = compare_answers(first, second)
+    disagreements = comparison.only_first + comparison.only_second
+    weights = [math.comb(disagreements, wins) for wins in range(disagreements + 1)]
+    expected = sum(w for w in weights if w <= weights[comparison.only_first] * (1 + 1e-7)) / 2**disagreements
+    assert comparison.p == pytest.approx(expected)
+    assert comparison.value == pytest.approx(first.mean() - second.mean())
+    reverse = compare_answers(second, first)
+    assert reverse.value == -comparison.value
+    assert reverse.p == pytest.approx(comparison.p)
+    assert comparison.interval is not None
+    assert comparison.interval[0] <= comparison.interval[1]
 
 
 def test_large_samples_agree_with_the_chi_square() -> None:
     """McNemar's statistic (|b - c| - 1)² / (b + c) is chi-square with one degree of freedom in the limit."""
     first = np.arange(10_000) < 6200
     second = np.concatenate([np.ones(5800, bool), np.zeros(4000, bool), np.ones(200, bool)])
-    found = compare_answers(first, second)
-    b, c = found.only_first, found.only_second
-    assert found.p == pytest.approx(float(chi2.sf((abs(b - c) - 1) ** 2 / (b + c), 1)), rel=0.15)
+    comparison = compare_answers(first, second)
+    b, c = comparison.only_first, comparison.only_second
+    assert comparison.p == pytest.approx(float(chi2.sf((abs(b - c) - 1) ** 2 / (b + c), 1)), rel=0.15)
 
 
 def test_the_interval_of_answers_covers_the_true_difference() -> None:
-    """Drawn from known probabilities of the four outcomes, 95 % of intervals cover the true difference, within three standard errors."""
+    """95 % of intervals cover the true difference, within three standard errors."""
     rng = np.random.default_rng(0)
-    chances, held, trials = np.array([0.6, 0.15, 0.05, 0.2]), 0, 2000
+    chances, covered, trials = np.array([0.6, 0.15, 0.05, 0.2]), 0, 2000
     for _ in range(trials):
         kinds = rng.choice(4, size=60, p=chances)
         interval = compare_answers((kinds == 0) | (kinds == 1), (kinds == 0) | (kinds == 2)).interval
         assert interval is not None
-        held += interval[0] <= 0.1 <= interval[1]
+        covered += interval[0] <= 0.1 <= interval[1]
     assert (
-        abs(held / trials - 0.95) < 3 * math.sqrt(0.95 * 0.05 / trials) + 0.01
+        abs(covered / trials - 0.95) < 3 * math.sqrt(0.95 * 0.05 / trials) + 0.01
     )  # the method errs by up to a point
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
 def test_holm_is_the_closed_test(p: list[float]) -> None:
     """Holm is the closure of Bonferroni: the largest Bonferroni p of all subsets that hold the test."""
-    for place, found in enumerate(holm(p)):
+    for place, adjusted in enumerate(holm(p)):
         worst = 0.0
         for members in product([False, True], repeat=len(p)):
             if members[place]:
                 inside = [value for value, member in zip(p, members, strict=True) if member]
                 worst = max(worst, min(1.0, len(inside) * min(inside)))
-        assert found == pytest.approx(worst)
+        assert adjusted == pytest.approx(worst)
 
 
 @given(st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1)), min_size=2, max_size=8))
@@ -97,7 +97,7 @@ def test_few_equal_differences_determine_nothing() -> None:
     assert compare_draws([0.4] * 4, [0.5] * 4).verdict == "worse"
 
 
-def test_looking_at_more_pairs_takes_more_evidence() -> None:
+def test_more_compared_pairs_need_more_evidence() -> None:
     """p = 0.03 alone is a difference; among ten comparisons it is not (Holm)."""
     one = Difference(0.1, (0.01, 0.19), 0.03, 100)
     undetermined = Difference(0.1, None, None, 1)
@@ -130,9 +130,9 @@ def test_intervals_are_where_the_score_test_does_not_reject(samples: int) -> Non
         )
 
 
-def test_the_bootstrap_says_the_same() -> None:
-    """Test rows drawn with replacement have Binomial(n, share) right, so the percentile bootstrap needs no draws: its ends are within z^2 + 1
-    rows of Wilson's, whose middle is moved by z^2 |1 - 2 share| / 2 of them."""
+def test_intervals_agree_with_the_bootstrap() -> None:
+    """The ends of the percentile bootstrap are binomial quantiles. They are within z^2 + 1 rows of Wilson's,
+    whose middle is moved by z^2 |1 - 2 share| / 2 rows."""
     from scipy.stats import binom
 
     for samples in (200, 10_000):

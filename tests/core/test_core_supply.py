@@ -1,4 +1,4 @@
-"""What is installed is what was tested: every package that a command of the Makefile brings has its version in constraints.txt."""
+"""Tested versions are installed: constraints.txt pins every package that the Makefile installs."""
 
 import importlib.metadata
 import re
@@ -24,46 +24,46 @@ def constraints() -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
 
 
-def brought(
-    requirements: list[str], extras: frozenset[str] = frozenset(), seen: dict[str, str] | None = None
+def installed_requirements(
+    requirements: list[str], extras: frozenset[str] = frozenset(), origins: dict[str, str] | None = None
 ) -> dict[str, str]:
-    """name: who asks for it, of all that these requirements bring along, as far as it is installed here."""
-    seen = {} if seen is None else seen
+    """Maps every installed package that these requirements need, indirectly too, to who needs it."""
+    origins = {} if origins is None else origins
     for requirement in map(Requirement, requirements):
         name = canonicalize_name(requirement.name)
-        wanted = (
+        applies = (
             [requirement.marker.evaluate({"extra": extra}) for extra in extras or {""}]
             if requirement.marker
             else [True]
         )
-        if not any(wanted) or TORCHS_OWN.fullmatch(name) or name == "nearfar":
+        if not any(applies) or TORCHS_OWN.fullmatch(name) or name == "nearfar":
             continue
         key = f"{name}[{','.join(sorted(requirement.extras))}]"
-        if key in seen:
+        if key in origins:
             continue
-        seen[key] = str(requirement)
+        origins[key] = str(requirement)
         try:
             further = importlib.metadata.requires(name) or []
         except importlib.metadata.PackageNotFoundError:  # of an extra that `make test` does not install
-            del seen[key]
+            del origins[key]
             continue
-        brought(further, frozenset(requirement.extras), seen)
-    return seen
+        installed_requirements(further, frozenset(requirement.extras), origins)
+    return origins
 
 
-def test_every_package_that_is_brought_along_is_pinned() -> None:
+def test_every_indirect_requirement_is_pinned() -> None:
     """hydra-core, omegaconf and antlr4, which lightly brings, were not."""
-    asked = [
+    requirements = [
         *PROJECT["dependencies"],
         *(r for extra in PROJECT["optional-dependencies"].values() for r in extra),
     ]
-    found = {key.partition("[")[0] for key in brought(asked)}
-    assert {"torch", "hydra-core", "omegaconf", "antlr4-python3-runtime"} <= found
+    packages = {key.partition("[")[0] for key in installed_requirements(requirements)}
+    assert {"torch", "hydra-core", "omegaconf", "antlr4-python3-runtime"} <= packages
     pinned = constraints()
-    assert sorted(found - {"setuptools", "pip", "wheel"} - pinned.keys()) == []
+    assert sorted(packages - {"setuptools", "pip", "wheel"} - pinned.keys()) == []
 
 
-def test_constraints_are_versions_alone_and_such_as_the_project_asks_for() -> None:
+def test_constraints_are_versions_that_the_project_allows() -> None:
     text = (ROOT / "constraints.txt").read_text()
     assert "://" not in text
     assert all(
@@ -72,11 +72,11 @@ def test_constraints_are_versions_alone_and_such_as_the_project_asks_for() -> No
         if line and not line.startswith("#")
     )
     pinned = constraints()
-    asked = [
+    requirements = [
         *PROJECT["dependencies"],
         *(r for extra in PROJECT["optional-dependencies"].values() for r in extra),
     ]
-    for requirement in map(Requirement, asked):
+    for requirement in map(Requirement, requirements):
         version = pinned.get(canonicalize_name(requirement.name))
         assert version is None or requirement.specifier.contains(Version(version), prereleases=True), (
             requirement

@@ -1,4 +1,4 @@
-"""The front door: one list of names, nothing heavy behind it until asked for, and a core that needs little."""
+"""The public names: one list, lazy imports, and a core that needs few packages."""
 
 import ast
 import os
@@ -26,37 +26,37 @@ def test_every_public_name_is_listed() -> None:
     assert set(nf.__all__) <= set(dir(nf))
 
 
-def test_names_are_shown_before_they_are_asked_for() -> None:
-    done = python("import nearfar, sys; print('pretrain' in dir(nearfar), 'torch' in sys.modules)")
-    assert done.stdout.split() == ["True", "False"], done.stderr
+def test_dir_lists_public_names_without_importing_torch() -> None:
+    process = python("import nearfar, sys; print('pretrain' in dir(nearfar), 'torch' in sys.modules)")
+    assert process.stdout.split() == ["True", "False"], process.stderr
 
 
-def test_type_checkers_see_the_names_that_python_finds() -> None:
+def test_type_checkers_and_python_see_the_same_names() -> None:
     tree = ast.parse(SOURCE.read_text())
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
-    seen = {
+    imported = {
         (alias.name, node.module)
         for node in block.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert seen - {("losses", "nearfar")} == set(nf._MODULE_OF.items())
+    assert imported - {("losses", "nearfar")} == set(nf._MODULE_OF.items())
 
 
 def test_one_version() -> None:
     assert PROJECT["dynamic"] == ["version"]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "nearfar", "--version"], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == f"nearfar {nf.__version__}"
+    assert process.stdout.strip() == f"nearfar {nf.__version__}"
 
 
 def distributions(requirements: list[str]) -> set[str]:
     return {r.partition(">")[0].partition("=")[0].strip().lower() for r in requirements if "[" not in r}
 
 
-def test_the_extras_of_the_sentences_are_those_of_the_project() -> None:
-    """Whoever follows the sentence about a missing package gets it."""
+def test_extras_in_messages_exist() -> None:
+    """Following the message about a missing package installs it."""
     extras = PROJECT["optional-dependencies"]
     for module, extra in EXTRAS.items():
         assert DISTRIBUTIONS.get(module, module) in distributions(extras[extra]), module
@@ -75,9 +75,10 @@ from nearfar.losses import NTXentLoss, SupConLoss
 a, k = torch.randn(2, 8, 4)
 assert float(nf.InfoNCE()(nf.streamed_scores(a, k, temperature=0.1))) <= 2.08
 assert float(NTXentLoss(0.5)(a, k)) > 0 and float(SupConLoss()(a, torch.arange(8) // 2)) > 0
-for bound in (nf.MultiLabelCPC(0.5), nf.NWJ(), nf.DonskerVaradhan(), nf.SMILE(), nf.Triplet(), nf.JensenShannon()):
-    assert torch.isfinite(bound(nf.dense_scores(a, k)))
-method = nf.Method(nf.Momentum(torch.nn.Linear(4, 3), 0.9), nf.Cosine(0.2), nf.Queue(16, dim=3), nf.Ring(0.1, 0.9), nf.InfoNCE())
+for kind in (nf.NWJ, nf.DonskerVaradhan, nf.SMILE, nf.JensenShannon, nf.Triplet, lambda: nf.MultiLabelCPC(0.5)):
+    assert torch.isfinite(kind()(nf.dense_scores(a, k)))
+encoders = nf.Momentum(torch.nn.Linear(4, 3), 0.9)
+method = nf.Method(encoders, nf.Cosine(0.2), nf.Queue(16, dim=3), nf.Ring(0.1, 0.9), nf.InfoNCE())
 outcome = method(nf.Batch((a, k), torch.arange(8)))
 outcome.loss.backward()
 method.advance(outcome)
@@ -90,12 +91,12 @@ print("done")
 """
 
 
-def test_losses_bounds_methods_and_information_need_the_core_alone() -> None:
-    done = python(WITHOUT + CORE_ALONE)
-    assert done.stdout.strip() == "done", done.stderr
+def test_losses_bounds_methods_and_information_need_only_the_core() -> None:
+    process = python(WITHOUT + CORE_ALONE)
+    assert process.stdout.strip() == "done", process.stderr
 
 
-# what is asked for, with which packages gone, and the extra that the sentence must name
+# expression, evaluated without the packages of an extra: the extra that the message must name
 NEEDS = {
     "nf.pretrain": "train",
     "nf.Run": "train",
@@ -107,22 +108,22 @@ NEEDS = {
 }
 
 
-@pytest.mark.parametrize("asked", NEEDS)
-def test_a_missing_extra_is_one_sentence(asked: str) -> None:
-    gone = [module for module, extra in EXTRAS.items() if extra == NEEDS[asked]]
+@pytest.mark.parametrize("expression", NEEDS)
+def test_a_missing_extra_is_one_sentence(expression: str) -> None:
+    gone = [module for module, extra in EXTRAS.items() if extra == NEEDS[expression]]
     code = f"""
 import sys
 for name in {gone!r}:
     sys.modules[name] = None
 import nearfar as nf
 try:
-    {asked}
+    {expression}
 except nf.UserError as problem:
     print(problem)
 """
-    done = python(code)
-    assert f"is not installed; pip install 'nearfar[{NEEDS[asked]}]'" in done.stdout, done.stderr
-    assert len(done.stdout.splitlines()) == 1
+    process = python(code)
+    assert f"is not installed; pip install 'nearfar[{NEEDS[expression]}]'" in process.stdout, process.stderr
+    assert len(process.stdout.splitlines()) == 1
 
 
 HEAVY = ("torch", "numpy", "scipy", "sklearn", "yaml", *EXTRAS)
@@ -156,8 +157,8 @@ for words in {LIGHT!r}:
     assert shown.getvalue().strip(), words
 print("done")
 """
-    done = python(code)
-    assert done.stdout.strip() == "done", done.stderr
+    process = python(code)
+    assert process.stdout.strip() == "done", process.stderr
 
 
 def test_a_command_without_its_extra_exits_with_one_sentence(tmp_path: Path) -> None:
@@ -165,8 +166,8 @@ def test_a_command_without_its_extra_exits_with_one_sentence(tmp_path: Path) -> 
     (tmp_path / "sitecustomize.py").write_text(hook)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     words = [sys.executable, "-m", "nearfar", "pretrain", "simclr", "digits", "--out", str(tmp_path / "run")]
-    done = subprocess.run(
+    process = subprocess.run(
         words, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}
     )
-    assert done.returncode == 2
-    assert done.stderr.strip() == "nearfar: numba is not installed; pip install 'nearfar[train]'"
+    assert process.returncode == 2
+    assert process.stderr.strip() == "nearfar: numba is not installed; pip install 'nearfar[train]'"

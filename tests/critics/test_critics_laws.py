@@ -1,4 +1,4 @@
-"""One suite for every critic: `cross` is `pairs` of every pair, streamed or dense, with gradients; then each its own formula."""
+"""One suite for every critic: `cross` is `pairs` of every pair, streamed or dense; then each formula."""
 
 from typing import Any, cast
 
@@ -59,7 +59,7 @@ def test_a_critic_s_own_weights_learn_through_streamed_scores(name: str) -> None
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_silent_critic_says_nothing_and_can_learn(name: str) -> None:
+def test_a_zero_initialised_critic_is_constant_and_can_learn(name: str) -> None:
     torch.manual_seed(0)
     critic: Any = PARTS[name](dim=(3, 4), silent=True)
     scores = critic.cross(torch.randn(5, 3), torch.randn(5, 4), START)
@@ -76,7 +76,7 @@ def test_distance_of_unit_vectors_is_cosine_up_to_a_constant() -> None:
     torch.testing.assert_close(distance.cross(u, v, START), cosine.cross(u, v, START) - 2 / 0.2)
 
 
-def test_distance_without_unit_length_is_the_plain_one() -> None:
+def test_distance_without_normalisation_is_euclidean() -> None:
     u, v = torch.randn(3, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
     distance = nf.Distance(unit=False)
     expected = -torch.cdist(distance.prepare(u), distance.prepare(v)).square()

@@ -59,9 +59,9 @@ def test_a_temperature_stays_above_clips_limit(moved: float) -> None:
 
 @pytest.mark.parametrize("chunk", [None, 3])
 @pytest.mark.parametrize("learnt", [False, True])
-def test_a_bias_makes_it_siglip(learnt: bool, chunk: int | None) -> None:
-    """Zhai et al. 2023: the sigmoid loss is minus n times the log-likelihoods of matching and not; Jensen-Shannon averages the
-    negatives of an anchor, so N - 1 times those it counts."""
+def test_a_learnt_bias_gives_the_siglip_loss(learnt: bool, chunk: int | None) -> None:
+    """Zhai et al. 2023: the sigmoid loss is minus n times the log-likelihoods of matching and not;
+    Jensen-Shannon averages the negatives of an anchor, so N - 1 times those it counts."""
     bias = nf.learnt(-2.0) if learnt else -2.0
     critic = nf.Cosine(0.1, bias).double()
     views = batch()
@@ -84,7 +84,7 @@ def test_a_bias_makes_it_siglip(learnt: bool, chunk: int | None) -> None:
     assert set(scores.learnt()) == ({"critic.bias"} if learnt else set())
 
 
-def test_a_bias_is_nothing_to_a_softmax() -> None:
+def test_a_bias_does_not_change_a_softmax() -> None:
     views, losses = batch(), []
     for bias in (0.0, -7.0):
         method = nf.Method(
@@ -94,7 +94,7 @@ def test_a_bias_is_nothing_to_a_softmax() -> None:
     torch.testing.assert_close(*losses)
 
 
-def test_settings_say_learnt() -> None:
+def test_settings_write_learnt_values() -> None:
     choice = resolve("simclr", "data", read_words(["temperature=learnt(0.07)", "critic.bias=learnt(-1)"]))
     assert choice.as_plain()["critic"] == {
         "name": "cosine",
@@ -114,7 +114,7 @@ def test_settings_say_learnt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "words", "said"),
+    ("recipe", "words", "message"),
     [
         ("simclr", ["temperature=learnt(0.005)"], "a learnt temperature begins above 0.01"),
         (
@@ -133,6 +133,6 @@ def test_settings_say_learnt() -> None:
         ("byol", ["temperature=learnt(0.5)"], r"critic\.temperature was learnt\(0\.5\) with bound=agreement"),
     ],
 )
-def test_what_cannot_be_learnt_is_said(recipe: str, words: list[str], said: str) -> None:
-    with pytest.raises(nf.UserError, match=said):
+def test_settings_that_cannot_be_learnt_get_a_sentence(recipe: str, words: list[str], message: str) -> None:
+    with pytest.raises(nf.UserError, match=message):
         resolve(recipe, "data", read_words(words))

@@ -35,8 +35,9 @@ def test_backbones_take_any_channels_and_size(name: str, channels: int, size: in
     assert torch.isfinite(features).all()
 
 
-def test_every_named_backbone_has_the_weights_and_features_it_is_said_to_have() -> None:
-    """He et al. 2016, Table 6, counts 0.27, 0.46, 0.66, 0.85 and 1.7 million for resnet20 to resnet110, Zagoruyko & Komodakis 2016,
+def test_every_backbone_has_its_documented_weights_and_features() -> None:
+    """He et al. 2016, Table 6, counts 0.27, 0.46, 0.66, 0.85 and 1.7 million for resnet20 to resnet110,
+    Zagoruyko & Komodakis 2016,
     Table 5, 0.6 and 2.2 for WRN-40-1 and WRN-40-2, Zhang et al. 2018 about 1.9 with a classifier of 1000."""
     for name, about in BACKBONES.items():
         with torch.device("meta"):
@@ -48,7 +49,7 @@ def test_every_named_backbone_has_the_weights_and_features_it_is_said_to_have() 
         assert count == pytest.approx(float(number), abs=0.5 * 10 ** -len(number.partition(".")[2])), name
 
 
-def test_small_pictures_keep_their_places() -> None:
+def test_small_images_keep_their_resolution() -> None:
     """The side of the last map for 32 pixels: by the strides that are left."""
     sides = {"resnet18": 4, "resnet20": 8, "wrn-16-2": 8, "vgg8": 4, "mobilenetv2": 4, "shufflenetv2": 4}
     for name, side in sides.items():
@@ -184,20 +185,19 @@ def test_one_forward_pass_for_all_views_gives_each_view_its_rows() -> None:
 @given(
     views=st.integers(1, 4),
     rows=st.integers(0, 5),
-    taken=st.lists(st.integers(0, 3), min_size=1, max_size=4),
-    last=st.booleans(),
+    order=st.lists(st.integers(0, 3), min_size=1, max_size=4),
+    channels_last=st.booleans(),
 )
-def test_views_one_below_the_other_are_not_copied(
-    views: int, rows: int, taken: list[int], last: bool
-) -> None:
-    """What is joined is torch.cat's, whichever views are taken in whatever order; views that follow each other in memory stay there."""
+def test_adjacent_views_are_not_copied(views: int, rows: int, order: list[int], channels_last: bool) -> None:
+    """The result is torch.cat's for any views in any order; views that are adjacent in memory are not
+    copied."""
     room = torch.arange(views * rows * 2 * 2 * 3.0).reshape(views, rows, 2, 2, 3)
-    parts = [room[view % views] for view in taken]
-    if last:
+    parts = [room[view % views] for view in order]
+    if channels_last:
         parts = [part.permute(0, 3, 1, 2) for part in parts]
     joined = concatenate(parts)
     assert torch.equal(joined, torch.cat(parts))
-    follows = [view % views for view in taken] == list(range(taken[0] % views, taken[0] % views + len(taken)))
+    follows = [view % views for view in order] == list(range(order[0] % views, order[0] % views + len(order)))
     if rows:
         assert (joined.data_ptr() == parts[0].data_ptr()) == follows
 
@@ -214,10 +214,10 @@ def test_views_of_a_batch_are_embedded_where_they_were_made() -> None:
 
 
 class _Writes(nn.Linear):
-    how = "in place"
+    mechanism = "in place"
 
     def forward(self, x: Tensor) -> Tensor:
-        match self.how:
+        match self.mechanism:
             case "in place":
                 x.sub_(1.0)
             case "numpy":
@@ -228,21 +228,21 @@ class _Writes(nn.Linear):
         return super().forward(x)
 
 
-@pytest.mark.parametrize("how", ["in place", "numpy", "data"])
+@pytest.mark.parametrize("mechanism", ["in place", "numpy", "data"])
 @pytest.mark.parametrize("role", [Shared, Momentum])
 @pytest.mark.parametrize(("views", "chunk"), [(1, None), (1, 2), (2, None)])
 def test_a_network_that_writes_to_its_input_is_refused(
-    role: type[Shared | Momentum], views: int, chunk: int | None, how: str
+    role: type[Shared | Momentum], views: int, chunk: int | None, mechanism: str
 ) -> None:
     """Torch counts what is written in place; what goes by it shows in the first and last instance."""
     network = _Writes(3, 2)
-    network.how = how
+    network.mechanism = mechanism
     batch, requested = Batch(tuple(torch.randn(views, 4, 3)), torch.arange(4)), range(views)
     with pytest.raises(UserError, match="changes its input in place"):
         Encoding(chunk=chunk).encode(role(network), batch, requested, requested)
 
 
-def test_views_of_different_sizes_are_encoded_apart() -> None:
+def test_views_of_different_sizes_are_encoded_separately() -> None:
     net = HeadConfig(dim=8).network(pictured("resnet8-w16", (3,), 32)).eval()
     encoded = Shared(net).encode(
         batch_of(torch.randn(2, 3, 32, 32), torch.randn(2, 3, 16, 16)), [0, 1], [0, 1]
@@ -257,7 +257,7 @@ def test_only_the_anchor_goes_through_the_predictor() -> None:
 
 
 @pytest.mark.parametrize("head", ["linear", "linear-norm", "mlp", "mlp-plain"])
-def test_heads_have_the_width_asked_for(head: str) -> None:
+def test_heads_have_the_requested_width(head: str) -> None:
     net = HeadConfig(head=head, hidden=32, dim=16).network(pictured("resnet8-w16", (3,), 32))  # type: ignore[arg-type]
     assert net(torch.randn(4, 3, 32, 32)).shape == (4, 16)
     norms = sum(isinstance(m, nn.BatchNorm1d) for m in net.head.modules())
@@ -273,6 +273,6 @@ def test_dropout_acts_in_training_only() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"dim": 0}, {"hidden": -1}, {"dropout": 1.0}])
-def test_plans_that_cannot_be(bad: dict[str, float]) -> None:
+def test_bad_head_configs_get_a_sentence(bad: dict[str, float]) -> None:
     with pytest.raises(UserError, match=r"encoders\."):
         HeadConfig(**bad)  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""Masked symbols: InfoNCE over the dictionary is torch's cross-entropy; over the batch, a loop's; padding; positions."""
+"""Masked symbols: InfoNCE over the dictionary is torch's cross-entropy; in-batch, a loop's; padding;
+positions."""
 
 import math
 from typing import Any
@@ -40,7 +41,7 @@ def batch(lengths: list[int]) -> Batch:
 
 
 def test_the_dictionarys_loss_is_torchs_cross_entropy() -> None:
-    """Wu et al. 2020, sec. 5.1: enumerating the vocabulary is log-softmax, and the value is log V above it."""
+    """Wu et al. 2020, sec. 5.1: enumerating the vocabulary is log-softmax; the value is log V above it."""
     encoders = role()
     method = Method(encoders, Dot(), Dictionary(symbols=SYMBOLS), Everyone(), InfoNCE())
     example = batch([20, 20, 13, 7])
@@ -88,7 +89,7 @@ def test_in_batch_no_symbol_is_its_own_negative() -> None:
     assert max(values) <= outcome.ceiling
 
 
-def test_neither_padding_nor_what_is_hidden_elsewhere_is_read() -> None:
+def test_padding_and_other_masked_symbols_are_not_read() -> None:
     encoders = role().eval()
     short = torch.tensor([[3, 1, 4, 1, 5]])
     padded_out = torch.cat([short, torch.full((1, 9), -1)], dim=1)
@@ -98,7 +99,7 @@ def test_neither_padding_nor_what_is_hidden_elsewhere_is_read() -> None:
     assert encoders.reader(same_group)[:1].detach().numpy() == pytest.approx(single, abs=1e-12)
 
 
-def test_anchors_are_the_outputs_where_something_is_hidden_in_order() -> None:
+def test_anchors_are_the_outputs_at_masked_places_in_order() -> None:
     encoders = role().eval()
     masked, hidden = blocks([20, 12])
     encoded = encoders.encode(Batch((masked, hidden), torch.arange(len(masked))), (0,), (1,))
@@ -110,26 +111,26 @@ def test_anchors_are_the_outputs_where_something_is_hidden_in_order() -> None:
         assert encoded.index[1][row] == hidden[i, t]
 
 
-def test_what_is_proven() -> None:
+def test_certificate_of_masked_symbols() -> None:
     method = Method(role(), Dot(), Dictionary(symbols=SYMBOLS), Everyone(), InfoNCE())
     certificate = method.certificate(64, 2)
     assert certificate.status == "not covered"
     assert "not as often as it occurs" in certificate.condition
 
 
-def test_the_dictionary_says_when_there_is_no_vocabulary() -> None:
+def test_a_dictionary_without_a_vocabulary_gets_a_sentence() -> None:
     with pytest.raises(UserError, match="bring no vocabulary of 5 symbols"):
         Dictionary(symbols=5).candidates({0: torch.zeros(3, 2)}, torch.arange(3), 0)
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"heads": 3}, "encoders.dim was 8 with 3 heads"),
         ({"dropout": 1.0}, "encoders.dropout"),
         ({"layers": 0}, "layers"),
     ],
 )
-def test_impossible_settings_get_a_sentence(changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_impossible_settings_get_a_sentence(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         role(**changed)

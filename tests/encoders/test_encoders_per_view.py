@@ -36,7 +36,8 @@ def colours() -> Batch:
 
 
 def test_cmc_is_two_instance_discriminations_with_the_banks_swapped() -> None:
-    """Wu et al. 2021, sec. 2: luminance is contrasted with the bank of colours, colour from the bank of luminances."""
+    """Wu et al. 2021, sec. 2: luminance is contrasted with the bank of colours and colour with that of
+    luminances."""
     nets, example = networks(), colours()
     bank = Bank(20, dim=DIM, views=2).double()
     rows = F.normalize(torch.randn(2, 20, DIM, dtype=torch.float64), dim=2)
@@ -48,7 +49,7 @@ def test_cmc_is_two_instance_discriminations_with_the_banks_swapped() -> None:
 
 
 def test_cmc_of_three_views_is_the_mean_over_all_ordered_pairs() -> None:
-    """The full graph of contrastive multiview coding: each view is contrasted with the bank of each other one."""
+    """The full graph of contrastive multiview coding: each view is contrasted with the bank of each other."""
     torch.manual_seed(0)
     nets = [Network(nn.Flatten(), linear_head(4, DIM)).double() for _ in range(3)]
     generator = torch.Generator().manual_seed(1)
@@ -76,7 +77,7 @@ def test_both_banks_follow_their_own_network() -> None:
 
 
 def test_end_to_end_contrast_trains_both_networks() -> None:
-    """Liu 2022, Eq. 34: -log e^(q.k+ / t) / sum over the batch's keys, the gradient reaching query and key network."""
+    """Liu 2022, Eq. 34: -log e^(q.k+ / t) / sum over the batch's keys; the gradient reaches both networks."""
     nets = [network for network in networks() for _ in (0,)]
     nets[1] = Network(nn.Flatten(), linear_head(4, DIM)).double()
     first = colours().views[0]
@@ -96,7 +97,7 @@ def backbone_in(network: nn.Module) -> nn.Module:
     return network.backbone
 
 
-def test_what_is_kept_of_networks_apart() -> None:
+def test_backbones_of_separate_networks() -> None:
     role = PerView.from_config(
         HeadConfig(hidden=8, dim=4), pictured("resnet8-w16", (1, 2), 16), keep="all"
     ).eval()
@@ -146,7 +147,7 @@ def codes(role: InfoMax, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return tuple(F.normalize(part, dim=-1) for part in parts)  # type: ignore[return-value]
 
 
-def told(value: Tensor, positive: Tensor, negatives: Tensor, form: str) -> Tensor:
+def bound_value(value: Tensor, positive: Tensor, negatives: Tensor, form: str) -> Tensor:
     """The three forms of DIM's estimator, each from scores of one positive and all negatives of an anchor."""
     if form == "infonce":  # Liu 2022, Eq. 36 with the positive in the sum, plus log m
         return positive - torch.cat([positive[None], negatives]).logsumexp(0) + math.log(1 + len(negatives))
@@ -160,7 +161,7 @@ def told(value: Tensor, positive: Tensor, negatives: Tensor, form: str) -> Tenso
 def test_dim_equals_global_and_local_terms_written_out(
     form: str, bound: object, alpha: float, beta: float
 ) -> None:
-    """Liu 2022, Eq. 37: alpha I(X; E(X)) + beta / M^2 sum_i I(X^(i); E(X)), negatives from the other pictures."""
+    """Liu 2022, Eq. 37: alpha I(X; E(X)) + beta / M^2 sum_i I(X^(i); E(X)), negatives from other images."""
     role = infomax(global_weight=alpha, local_weight=beta)
     views = photographs()
     outcome = Method(role, Cosine(T), InBatch("one"), Everyone(), bound)(views)  # type: ignore[arg-type]
@@ -169,8 +170,10 @@ def test_dim_equals_global_and_local_terms_written_out(
     for i in range(N):
         rest = [j for j in range(N) if j != i]
         of_whole, of_places = full[rest] @ y[i] / T, (places[rest].flatten(0, 1) @ y[i]) / T
-        glob = told(y, full[i] @ y[i] / T, of_whole, form)
-        local = torch.stack([told(y, places[i, p] @ y[i] / T, of_places, form) for p in range(16)]).mean()
+        glob = bound_value(y, full[i] @ y[i] / T, of_whole, form)
+        local = torch.stack(
+            [bound_value(y, places[i, p] @ y[i] / T, of_places, form) for p in range(16)]
+        ).mean()
         values.append(alpha * glob + beta * local)
     ceiling = 0.0
     if form == "infonce":
@@ -191,7 +194,7 @@ def test_dim_in_its_donsker_varadhan_form_has_finite_gradients_everywhere() -> N
     assert all(p.grad is not None and p.grad.isfinite().all() for p in role.parameters())
 
 
-def test_with_two_views_a_summary_is_told_from_the_maps_of_the_other() -> None:
+def test_with_two_views_a_summary_is_contrasted_with_the_maps_of_the_other() -> None:
     role = infomax(global_weight=1.0, local_weight=0.0)
     views = photographs(2)
     loss = Method(role, Cosine(T), InBatch("one"), Everyone(), InfoNCE())(views).loss
@@ -201,8 +204,9 @@ def test_with_two_views_a_summary_is_told_from_the_maps_of_the_other() -> None:
 
 
 @pytest.mark.parametrize(("direction", "share"), [("summaries", 1.0), ("both", 0.5)])
-def test_dim_the_other_way_asks_maps_for_their_summary(direction: str, share: float) -> None:
-    """A map, whole or at one place, is contrasted with each other picture's summary once; places count as their mean."""
+def test_dim_with_maps_as_anchors(direction: str, share: float) -> None:
+    """A map, whole or at one place, is contrasted once with each other image's summary; places are
+    averaged."""
     role = infomax(global_weight=0.5, local_weight=2.0, direction=direction)
     views = photographs()
     loss = Method(role, Cosine(T), InBatch("one"), Everyone(), InfoNCE())(views).loss
@@ -217,8 +221,8 @@ def test_dim_the_other_way_asks_maps_for_their_summary(direction: str, share: fl
     torch.testing.assert_close(loss, share * back + (1 - share) * present, rtol=1e-6, atol=1e-6)
 
 
-def test_dims_claim_is_that_of_its_weakest_term() -> None:
-    """The global term alone has one key a picture and is proven; places of one picture are no independent draws."""
+def test_the_certificate_of_dim_is_that_of_its_weakest_term() -> None:
+    """The global term has one key per image and is proven; places of one image are not independent draws."""
 
     def claim(**settings: float) -> Certificate:
         method = Method(infomax(**settings), Cosine(T), InBatch("one"), Everyone(), InfoNCE())
@@ -234,7 +238,7 @@ def test_dims_claim_is_that_of_its_weakest_term() -> None:
 @pytest.mark.parametrize(
     "name", ["resnet8-w16", "resnet18", "resnet20", "resnet8x4", "wrn-16-2", "shufflenetv1"]
 )
-def test_features_beside_the_map_are_the_backbones_own(name: str) -> None:
+def test_features_of_dim_are_those_of_the_backbone(name: str) -> None:
     body = backbone(name, 3, 32).eval()
     picture = torch.randn(2, 3, 32, 32)
     inner, features = map_and_features(body, picture)
@@ -249,7 +253,7 @@ def test_features_beside_the_map_are_the_backbones_own(name: str) -> None:
         ({"local_weight": 0.0, "global_weight": 0.0}, "both 0"),
     ],
 )
-def test_weights_that_make_no_sense_get_a_sentence(settings: dict[str, float], sentence: str) -> None:
+def test_bad_weights_get_a_sentence(settings: dict[str, float], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         infomax(**settings)
 

@@ -1,4 +1,5 @@
-"""CPC: the loss against loops written from Liu 2022, Eq. 25-28, identities, padding; what is kept after training."""
+"""CPC: the loss equals loops written from Liu 2022, Eq. 25-28; identities, padding, features after
+training."""
 
 import math
 from typing import Any
@@ -47,8 +48,8 @@ LENGTHS = [36, 36, 20, 33, 17, 36]  # frames of four samples: 9, 9, 5, 9, 5, 9
 
 @torch.no_grad()
 def slow_loss(encoders: Predictive, waves: Tensor, who: list[int], kind: str) -> float:
-    """Every step ahead, recording and frame in turn: -log of the positive's share of the sum over it and its negatives,
-    averaged over the frames of a step, then over steps. Liu 2022, Eq. 25 with f of Eq. 28."""
+    """Every step ahead, recording and frame in turn: -log of the positive's share of the sum over it and its
+    negatives, averaged over the frames of a step, then over steps. Liu 2022, Eq. 25 with f of Eq. 28."""
     z, _ = encoders.listener.frames(waves)
     c = encoders.listener.contexts(z)
     frames = [math.ceil(length / HOP) for length in LENGTHS]
@@ -80,7 +81,9 @@ def slow_loss(encoders: Predictive, waves: Tensor, who: list[int], kind: str) ->
 
 @pytest.mark.parametrize("assigned", [True, False])
 @pytest.mark.parametrize("kind", ["sequences", "times", "speaker", "self"])
-def test_the_value_is_000_eq_25_over_every_frame_step_and_kind_of_negative(kind: str, assigned: bool) -> None:
+def test_the_value_is_liu_2022_eq_25_for_every_frame_step_and_kind_of_negative(
+    kind: str, assigned: bool
+) -> None:
     encoders = role(others="times" if kind in ("times", "self") else "sequences")
     selection: Any = Everyone()
     if kind in ("speaker", "self"):
@@ -104,9 +107,11 @@ def test_gradients_reach_every_weight() -> None:
     ] == []
 
 
-@pytest.mark.parametrize("others", ["sequences", "times"])
-def test_the_ceiling_is_the_number_of_negatives_of_full_windows_and_no_value_exceeds_it(others: str) -> None:
-    encoders = role(others=others)
+@pytest.mark.parametrize("negatives", ["sequences", "times"])
+def test_the_ceiling_is_the_number_of_negatives_of_full_windows_and_no_value_exceeds_it(
+    negatives: str,
+) -> None:
+    encoders = role(others=negatives)
     method = Method(encoders, Dot(), InBatch(views="one"), Everyone(), InfoNCE())
     full = Batch((sound([36] * 4),), torch.arange(4))
     certificate = method.certificate(4, 1)
@@ -122,7 +127,7 @@ def test_the_ceiling_is_the_number_of_negatives_of_full_windows_and_no_value_exc
 
 
 def test_one_row_for_each_recording_is_covered() -> None:
-    """A window of two frames predicts one frame from one: pairs are independent draws, and InfoNCE is proven."""
+    """A window of two frames predicts one frame from one: pairs are independent, so InfoNCE is proven."""
     encoders = role(steps=1, samples=2 * HOP)
     method = Method(encoders, Dot(), InBatch(views="one"), Everyone(), InfoNCE())
     assert method.eval().certificate(16, 1, held_out=True).status == "proven"
@@ -131,7 +136,7 @@ def test_one_row_for_each_recording_is_covered() -> None:
     assert method.eval().certificate(16, 1, held_out=True).status == "not covered"
 
 
-def test_frames_and_features_do_not_depend_on_padding_or_company() -> None:
+def test_frames_and_features_do_not_depend_on_padding_or_the_batch() -> None:
     listener = role().listener.eval()
     short, long = sound([20], 20, seed=3), sound([36], 36, seed=4)
     joint = torch.zeros(2, 2, 52, dtype=torch.float64)
@@ -166,7 +171,7 @@ def test_context_sees_the_past_only() -> None:
     assert not same[6:].any()
 
 
-def test_identities() -> None:
+def test_instance_ids_of_frames() -> None:
     batch = Batch((sound([36, 20]),), torch.tensor([31, 7]))
     by_sequence = role().encode(batch, (2,), (2,)).index[2]
     assert by_sequence.tolist() == [31] * 7 + [7] * 3
@@ -177,7 +182,7 @@ def test_identities() -> None:
 
 
 def test_a_queue_holds_the_frames_of_each_step_ahead_once() -> None:
-    """Frames 2 ahead of something are mostly frames 1 ahead of something else: in one queue they would be copies."""
+    """Frames 2 ahead of one frame are mostly 1 ahead of another: in one queue they would be duplicates."""
     method = Method(role(), Dot(), Queue(64, dim=5), Everyone(), InfoNCE()).double()
     batch = Batch((sound(LENGTHS),), torch.arange(10, 16))
     outcome = method.train()(batch)
@@ -192,26 +197,28 @@ def test_a_queue_holds_the_frames_of_each_step_ahead_once() -> None:
         assert torch.equal(stored.embedding[real], outcome.encoded.keys[k])
 
 
-@pytest.mark.parametrize("others", ["sequences", "times"])
-def test_two_stretches_are_the_mean_of_each_alone(others: str) -> None:
-    """Each predicts its own future among the frames of its own stretch, batch norm included: value and gradient."""
+@pytest.mark.parametrize("negatives", ["sequences", "times"])
+def test_the_loss_of_two_stretches_is_the_mean_of_each(negatives: str) -> None:
+    """Each stretch predicts its future among its own frames, batch norm included: value and gradient."""
     waves = sound(LENGTHS, seed=1), sound(LENGTHS, seed=2)
     who = torch.arange(6)
 
-    def found(*views: Tensor) -> tuple[Tensor, list[Tensor]]:
-        method = Method(role(others=others), Dot(), InBatch(views="one"), Everyone(), InfoNCE()).train()
+    def loss_and_gradients(*views: Tensor) -> tuple[Tensor, list[Tensor]]:
+        method = Method(role(others=negatives), Dot(), InBatch(views="one"), Everyone(), InfoNCE()).train()
         loss = method(Batch(views, who)).loss
         return loss.detach(), list(torch.autograd.grad(loss, list(method.parameters())))
 
-    pair, (one, single) = found(*waves), [found(view) for view in waves]
+    pair, (one, single) = loss_and_gradients(*waves), [loss_and_gradients(view) for view in waves]
     torch.testing.assert_close(pair[0], (one[0] + single[0]) / 2, rtol=1e-12, atol=1e-12)
     for full, first, second in zip(pair[1], one[1], single[1], strict=True):
         torch.testing.assert_close(full, (first + second) / 2, rtol=1e-9, atol=1e-12)
 
 
 def test_a_bank_holds_the_mean_of_a_recordings_frames_k_ahead() -> None:
-    """Written out: M_k[i] <- c M_k[i] + (1 - c) mean_t z_i(t+k), first the mean itself; every frame of recording i must identify
-    M_k[i] among the rows of the others. Recording 4 is heard two frames long, so it has no row for steps 2 and 3."""
+    """Written out: M_k[i] <- c M_k[i] + (1 - c) mean_t z_i(t+k), first the mean itself; every frame of
+    recording i must identify
+    M_k[i] among the rows of the others. Recording 4 is heard two frames long, so it has no row for steps 2
+    and 3."""
     lengths = [*LENGTHS[:4], 2 * HOP, 36]
     bank = Bank(8, momentum=0.25, dim=5, views=4).double()
     encoders = role()
@@ -280,18 +287,18 @@ def test_a_cave_keeps_frames_of_recordings_in_the_anchors_cluster() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"steps": 9}, "encoders.steps was 9, but a window of views.samples=36 has 9 frames of 4 samples"),
         ({"width": 0}, "encoders.width was 0"),
         ({"strides": (2, 0, 1, 1, 1)}, "encoders.strides was"),
     ],
 )
-def test_impossible_settings_get_a_sentence(changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_impossible_settings_get_a_sentence(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         Predictive(**{**SMALL, **changed})
 
 
-def test_the_listener_has_the_width_it_says() -> None:
+def test_the_sound_network_has_its_documented_width() -> None:
     assert ConvGRU(5, 7, pooling="moments").dim == 24
     assert ConvGRU(5, 7)(torch.ones(2, 2, 400)).shape == (2, 12)

@@ -1,4 +1,4 @@
-"""What holds of the losses whatever a peer says: formulas, no n x n matrix, half precision, ranks, sentences."""
+"""Laws of the losses without a peer: formulas, no n x n matrix, half precision, ranks, messages."""
 
 import math
 import os
@@ -212,7 +212,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_gets_one_sentence(name: str) -> None:
+def test_bad_inputs_of_losses_get_a_sentence(name: str) -> None:
     mistake, message = MISTAKES[name]
     with pytest.raises(UserError, match=message.replace("(", r"\(").replace(")", r"\)")):
         mistake()
@@ -220,7 +220,7 @@ def test_a_mistake_gets_one_sentence(name: str) -> None:
 
 @pytest.mark.parametrize("tile", [1, 3, 50])
 def test_both_directions_from_one_matrix_are_two_log_sum_exps(tile: int) -> None:
-    """Values and gradients of the rows and the columns of u v^T, whatever the tile, with factors of their own from above."""
+    """Values and gradients of the rows and columns of u v^T for any tile and any incoming gradients."""
     torch.manual_seed(0)
     u, v = (torch.randn(n, 4, dtype=torch.float64, requires_grad=True) for n in (7, 5))
     factors = torch.randn(7, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
@@ -240,25 +240,27 @@ def test_both_directions_from_one_matrix_are_two_log_sum_exps(tile: int) -> None
 
 @pytest.mark.parametrize("side", [3, 7, 64])
 def test_a_symmetric_log_sum_exp_is_that_of_the_matrix(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Value and gradient of log sum_{j != i} e^(z_i . z_j), by blocks that do not divide the rows and by one matrix."""
+    """Value and gradient of log sum_{j != i} e^(z_i . z_j), by blocks that do not divide the rows and by a
+    matrix."""
     monkeypatch.setattr(kernels, "SQUARE", side)
     torch.manual_seed(0)
     rows = torch.nn.functional.normalize(torch.randn(23, 4, dtype=torch.float64), dim=1) * 5**0.5
     weights = torch.randn(23, dtype=torch.float64)
 
-    def found(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    def value_and_gradient(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         z = rows.clone().requires_grad_()
         value = function(z)
         return value.detach(), torch.autograd.grad(value @ weights, z)[0]
 
-    ours = found(lambda z: SymmetricLogSumExp(5.0)(z)[0])
-    theirs = found(lambda z: (z @ z.T).fill_diagonal_(-torch.inf).logsumexp(dim=1))
+    ours = value_and_gradient(lambda z: SymmetricLogSumExp(5.0)(z)[0])
+    theirs = value_and_gradient(lambda z: (z @ z.T).fill_diagonal_(-torch.inf).logsumexp(dim=1))
     for one, second in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, second, rtol=1e-12, atol=1e-12)
 
 
 def test_ntxent_of_many_rows_is_that_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By symmetric blocks, and below that size by one matrix; a temperature too low for blocks goes another way."""
+    """Symmetric blocks, one matrix below their size, and the path for temperatures too low for blocks
+    agree."""
     torch.manual_seed(0)
     pairs = [torch.randn(40, 6, dtype=torch.float64, requires_grad=True) for _ in range(2)]
     for temperature in (0.1, 0.02):
@@ -276,8 +278,8 @@ def test_ntxent_of_many_rows_is_that_of_few(monkeypatch: pytest.MonkeyPatch) -> 
 def test_blocks_of_a_log_sum_exp_are_those_of_the_matrix(
     block: int, grown: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Value and gradient against one matrix with the left-out pairs at -inf: blocks that divide nothing, scores of some hundreds, an anchor
-    for whom nobody counts, keys with gradient and without."""
+    """Value and gradient equal a matrix with left-out pairs at -inf: uneven blocks, scores of some hundreds,
+    an anchor without candidates, keys with and without gradient."""
     monkeypatch.setattr(kernels, "BLOCK_ROWS", 4)
     monkeypatch.setattr(kernels, "BLOCK_SCORES", block)
     torch.manual_seed(0)
@@ -288,23 +290,23 @@ def test_blocks_of_a_log_sum_exp_are_those_of_the_matrix(
     weights = torch.randn(11, dtype=torch.float64)
     weights[6] = 0.0
 
-    def found(function: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
-        own_ids, rest = anchors.clone().requires_grad_(), keys.clone().requires_grad_(grown)
-        value = function(own_ids, rest)
-        counts_values = value.masked_fill(value.isneginf(), 0.0) @ weights
-        return [value.detach(), *torch.autograd.grad(counts_values, [own_ids, rest] if grown else [own_ids])]
+    def value_and_gradients(function: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
+        leaf_u, leaf_v = anchors.clone().requires_grad_(), keys.clone().requires_grad_(grown)
+        value = function(leaf_u, leaf_v)
+        total = value.masked_fill(value.isneginf(), 0.0) @ weights
+        return [value.detach(), *torch.autograd.grad(total, [leaf_u, leaf_v] if grown else [leaf_u])]
 
     zero = torch.zeros(17, dtype=torch.float64)
-    ours = found(lambda u, v: LogSumExp(zero, rows, columns, 4, None, not grown)(u, v)[0])
-    theirs = found(lambda u, v: (u @ v.T).masked_fill(left_out, -torch.inf).logsumexp(dim=1))
+    ours = value_and_gradients(lambda u, v: LogSumExp(zero, rows, columns, 4, None, not grown)(u, v)[0])
+    theirs = value_and_gradients(lambda u, v: (u @ v.T).masked_fill(left_out, -torch.inf).logsumexp(dim=1))
     assert bool(ours[0][6].isneginf())
     for one, second in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, second.nan_to_num(0.0, neginf=-torch.inf), rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("tile", [1, 3, 7, 64])
-def test_a_sum_of_log_sums_made_in_one_pass_is_the_sum_and_has_its_derivatives(tile: int) -> None:
-    """sum_i log sum_j e^(u_i . v_j): value, gradient and second derivative of the plain expression, also for scores of 1,000."""
+def test_a_sum_of_log_sums_in_one_pass_has_the_right_derivatives(tile: int) -> None:
+    """sum_i log sum_j e^(u_i . v_j): value, gradient and second derivative, also for scores of 1,000."""
     torch.manual_seed(0)
     for scale in (1.0, 40.0):
         u, v = ((scale * torch.randn(n, 4, dtype=torch.float64)).requires_grad_() for n in (7, 5))

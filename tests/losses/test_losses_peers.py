@@ -26,11 +26,11 @@ from nearfar.losses import (
 
 Loss = Callable[..., Tensor]
 GTE = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
-BOTH = ("query_to_doc", "doc_to_query")
+TWO_DIRECTIONS = ("query_to_doc", "doc_to_query")
 
 
 def ranked(**options: Any) -> Loss:
-    """sentence-transformers' loss on embeddings; its model is only asked for sentences."""
+    """sentence-transformers' loss on embeddings; its model only encodes sentences."""
     loss = ranking.MultipleNegativesRankingLoss(model=None, **options)
     return lambda *columns: loss.compute_loss_from_embeddings(list(columns), None)
 
@@ -41,12 +41,12 @@ def labelled(loss: Any) -> Loss:
 
 
 def referred(loss: Any) -> Loss:
-    return lambda rows, rest: loss(rows, LABELS, ref_emb=rest, ref_labels=OTHERS)
+    return lambda rows, rest: loss(rows, LABELS, ref_emb=rest, ref_labels=REFERENCE_LABELS)
 
 
 # 5 occurs once (no positive), -2 and -1 are labels like others
 LABELS = torch.tensor([3, 1, 1, -2, 3, 5, -2, 3, -1, 1, -1, 3])
-OTHERS = torch.tensor([1, 9, 3, 3, -2, 1, 7, -1, -1, 9, 3, 5])
+REFERENCE_LABELS = torch.tensor([1, 9, 3, 3, -2, 1, 7, -1, -1, 9, 3, 5])
 SCALE, BIAS = torch.tensor(3.7, dtype=torch.float64), torch.tensor(-2.3, dtype=torch.float64)
 
 # name: ours, theirs, how many tensors they take; scale and bias, where learnt, come last
@@ -58,8 +58,8 @@ PAIRS: dict[str, tuple[Loss, Loss, int]] = {
     "mnr": (MultipleNegativesRankingLoss(), ranked(), 2),
     "mnr hard": (MultipleNegativesRankingLoss(scale=5.0), ranked(scale=5.0), 4),
     "mnr symmetric": (
-        MultipleNegativesRankingLoss(directions=BOTH, partition_mode="per_direction"),
-        ranked(directions=BOTH, partition_mode="per_direction"),
+        MultipleNegativesRankingLoss(directions=TWO_DIRECTIONS, partition_mode="per_direction"),
+        ranked(directions=TWO_DIRECTIONS, partition_mode="per_direction"),
         3,
     ),
     "mnr gte": (MultipleNegativesRankingLoss(directions=GTE), ranked(directions=GTE), 3),
@@ -129,8 +129,8 @@ def test_batches_without_a_single_pair_give_zero_and_a_gradient() -> None:
 
 
 @pytest.mark.parametrize("name", ["ntxent", "clip", "siglip", "mnr", "supcon", "labelled ntxent", "npairs"])
-def test_the_gradient_has_the_peers_gradient(name: str) -> None:
-    """create_graph, as gradient penalties and meta-learning ask for."""
+def test_second_derivatives_equal_the_peers(name: str) -> None:
+    """create_graph, as in gradient penalties and meta-learning."""
     ours, theirs, count = PAIRS[name]
     rows = torch.randn(count, 12, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     second = []

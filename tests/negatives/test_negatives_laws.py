@@ -65,7 +65,7 @@ def test_queue_smaller_than_a_batch_is_refused() -> None:
         Queue(4, dim=4).advance({0: unit(5)}, torch.arange(5), START)
 
 
-def test_queue_leaves_out_the_anchors_own_earlier_key_and_empty_slots() -> None:
+def test_queue_excludes_the_earlier_key_of_the_anchor_and_empty_slots() -> None:
     queue = Queue(6, dim=4)
     queue.advance({0: unit(4)}, torch.tensor([7, 8, 9, 10]), START)
     foreign = queue.candidates({}, torch.tensor([8]), 0).negative_mask(torch.tensor([8, 50]))
@@ -104,7 +104,7 @@ def test_bank_samples_that_many_rows_and_carries_their_ids() -> None:
 
 
 @pytest.mark.parametrize("source", [InBatch(), Queue(8, dim=4), Bank(20, dim=4), NoNegatives()])
-def test_asking_changes_nothing(source: InBatch | Queue | Bank | NoNegatives) -> None:
+def test_reading_candidates_changes_nothing(source: InBatch | Queue | Bank | NoNegatives) -> None:
     keys, index = {0: unit(4), 1: unit(4, seed=1)}, torch.arange(4)
     if isinstance(source, Bank):
         source = Bank(20, dim=4, views=2)
@@ -125,7 +125,7 @@ def test_bank_momentum_out_of_range(momentum: float) -> None:
 
 @pytest.mark.parametrize("source", ["queue", "in-batch"])
 @pytest.mark.parametrize("symmetric", [True, False])
-def test_keys_of_different_networks_never_stand_beside_each_other(source: str, symmetric: bool) -> None:
+def test_keys_of_different_networks_are_never_mixed(source: str, symmetric: bool) -> None:
     """CMC's reading: an anchor whose positive is of network g is contrasted with g's keys alone."""
     networks = [torch.nn.Linear(3, 4), torch.nn.Linear(3, 4)]
     negatives = Queue(24, dim=4) if source == "queue" else InBatch("both")
@@ -173,7 +173,7 @@ def test_a_bank_keeps_vectors_as_its_critic_scores_them(critic: AbstractCritic) 
     torch.testing.assert_close(bank.rows[0], expected)
 
 
-def test_a_bank_says_how_many_views_it_was_made_for() -> None:
+def test_a_bank_for_another_number_of_views_is_refused() -> None:
     method = nf.Method(
         Shared(torch.nn.Linear(3, 4)), nf.Cosine(0.1), Bank(8, dim=4), nf.Everyone(), nf.InfoNCE()
     )
@@ -205,15 +205,17 @@ def test_a_queue_in_use_is_not_emptied_for_another_method() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
-        (lambda: InBatch("three"), "negatives.views was 'three'; expected one or both"),  # type: ignore[arg-type]
+        (lambda: InBatch("three"), "negatives.views was 'three'; expected one or both"),
+        # type: ignore[arg-type]
         (lambda: Queue("x"), "negatives.size was x"),  # type: ignore[arg-type]
         (lambda: Queue(8, dim=0), r"Queue\(dim=0\) holds no vectors"),
         (lambda: Bank(0), r"Bank\(size=0\) is not a number of rows"),
         (lambda: Bank(8, "x"), "negatives.momentum was 'x'"),  # type: ignore[arg-type]
         (lambda: nf.Cosine("x"), "temperature was 'x'"),  # type: ignore[arg-type]
-        (lambda: nf.Momentum(torch.nn.Linear(1, 1), "x"), "encoders.momentum was 'x'"),  # type: ignore[arg-type]
+        (lambda: nf.Momentum(torch.nn.Linear(1, 1), "x"), "encoders.momentum was 'x'"),
+        # type: ignore[arg-type]
         (lambda: nf.Cave(2.5), "selection.clusters was 2.5"),  # type: ignore[arg-type]
         (
             lambda: Queue(8, dim=4).advance({0: unit(3, dim=5)}, torch.arange(3), START),
@@ -221,11 +223,11 @@ def test_a_queue_in_use_is_not_emptied_for_another_method() -> None:
         ),
     ],
 )
-def test_parts_made_by_hand_say_what_cannot_be(make: Callable[[], object], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_bad_arguments_get_a_sentence(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         make()
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numpy_numbers_are_accepted() -> None:
     assert Queue(np.int64(8)).size == Bank(np.int64(8)).size == 8  # type: ignore[arg-type]
     assert nf.Cave(np.int64(4)).cave.clusters == 4  # type: ignore[arg-type]

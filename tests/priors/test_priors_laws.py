@@ -1,4 +1,5 @@
-"""Priors: each equals its paper's formula written out, is least where its paper says, and reads clouds and nothing else."""
+"""Priors: each equals its paper's formula, has its minimum where the paper says, and reads only
+embeddings."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from nearfar.parts.priors import PARTS, Adversarial, SIGReg, VarianceCovariance
 from nearfar.parts.selections import Everyone
 
 N, DIM = 16, 5
-MADE: dict[str, Callable[..., AbstractPrior]] = {
+PRIORS: dict[str, Callable[..., AbstractPrior]] = {
     "variance-covariance": VarianceCovariance,
     "sigreg": SIGReg,
     "adversarial": lambda **settings: Adversarial(dim=DIM, **settings).double(),
@@ -53,7 +54,7 @@ def batch() -> Batch:
 
 def test_every_prior_is_in_the_suite() -> None:
     # one reads no clouds but what labels and a teacher say: tests/distill
-    assert set(MADE) == set(PARTS) - {"none", "distillation"}
+    assert set(PRIORS) == set(PARTS) - {"none", "distillation"}
     assert PARTS["none"]() is None
 
 
@@ -78,8 +79,8 @@ def test_vicreg_equals_lightly(seed: int) -> None:
 
 @pytest.mark.parametrize("step", [0, 7])
 def test_lejepa_equals_lightly(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """(1 - λ) mean |z_v - z̄|² + λ SIGReg with the same directions; two views: mean |z_v - z̄|² = mse(z_1, z_2) / 4, and our
-    weight is λ / (1 - λ)."""
+    """(1 - λ) mean |z_v - z̄|² + λ SIGReg with the same directions; two views: mean |z_v - z̄|² = mse(z_1,
+    z_2) / 4, and our weight is λ / (1 - λ)."""
     share = 0.05
     prior = SIGReg(weight=share / (1 - share), directions=64)
     monkeypatch.setattr(
@@ -104,7 +105,7 @@ def test_lejepa_equals_lightly(step: int, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_sigreg_equals_the_statistic_summed_by_hand() -> None:
-    """n ∫ |phi_n(t) - e^(-t²/2)|² e^(-t²/2) dt over [-3, 3], one direction and knot at a time, with complex numbers."""
+    """n ∫ |phi_n(t) - e^(-t²/2)|² e^(-t²/2) dt over [-3, 3], per direction and knot, with complex numbers."""
     prior, (cloud,) = SIGReg(weight=1.0, directions=3), clouds(1)
     knots = torch.linspace(-3, 3, 33, dtype=torch.float64)
     total = 0.0
@@ -130,32 +131,32 @@ def test_directions_are_a_function_of_the_step_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prior", "least"), [(VarianceCovariance(), 2.0), (SIGReg(weight=1.0), 3.0)], ids=["moments", "sigreg"]
+    ("prior", "ratio"), [(VarianceCovariance(), 2.0), (SIGReg(weight=1.0), 3.0)], ids=["moments", "sigreg"]
 )
-def test_a_normal_cloud_is_liked_better_than_any_that_collapsed(prior: AbstractPrior, least: float) -> None:
+def test_collapsed_embeddings_cost_more_than_normal_ones(prior: AbstractPrior, ratio: float) -> None:
     generator = torch.Generator().manual_seed(0)
     normal = torch.randn(4096, 4, generator=generator, dtype=torch.float64)
     line = normal[:, :1].expand(-1, 4).contiguous()
     for collapsed in (torch.zeros_like(normal), line, 3 * normal * torch.tensor([1.0, 0, 0, 0])):
-        assert prior(as_encoded([collapsed])) > least * prior(as_encoded([normal]))
+        assert prior(as_encoded([collapsed])) > ratio * prior(as_encoded([normal]))
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", PRIORS)
 def test_weights_are_values_or_schedules(name: str) -> None:
     values = []
-    for weight in (1.0, linear(0.0, 2.0), linear(0.0, 6.0)):  # all of them asked at the same step, half-way
+    for weight in (1.0, linear(0.0, 2.0), linear(0.0, 6.0)):  # all evaluated at the same step, half-way
         torch.manual_seed(1)
-        values.append(MADE[name](weight=weight)(as_encoded(clouds()), Progress(5, 10)).item())
+        values.append(PRIORS[name](weight=weight)(as_encoded(clouds()), Progress(5, 10)).item())
     torch.testing.assert_close(values, [values[0], values[0], 3 * values[0]])
     assert values[0] != 0
     with pytest.raises(UserError, match=r"prior\.weight was -1; it must be at least 0"):
-        MADE[name](weight=-1.0)
+        PRIORS[name](weight=-1.0)
 
 
-@pytest.mark.parametrize("name", MADE)
-def test_a_prior_is_added_beside_any_bound_and_changes_no_claim(name: str) -> None:
+@pytest.mark.parametrize("name", PRIORS)
+def test_a_prior_is_added_to_any_bound_and_changes_no_certificate(name: str) -> None:
     net, views = network(), batch()
-    prior = MADE[name](weight=0.3)
+    prior = PRIORS[name](weight=0.3)
     for role in (Shared(net), Momentum(net, predictor=linear_head(DIM, DIM).double())):
         baseline = Method(role, Cosine(0.2), InBatch("one"), Everyone(), InfoNCE())
         shaped = Method(role, Cosine(0.2), InBatch("one"), Everyone(), InfoNCE(), prior=prior)
@@ -172,19 +173,19 @@ def test_a_prior_is_added_beside_any_bound_and_changes_no_claim(name: str) -> No
 
 
 @pytest.mark.parametrize("target", ["uniform", "gaussian"])
-def test_the_discriminator_descends_what_the_encoder_climbs(target: str) -> None:
+def test_discriminator_and_encoder_have_opposite_gradients(target: str) -> None:
     """Liu 2022, Eq. 38 with the erratum: D maximises E ln D(v) + E ln(1 - D(y)), the encoder minimises it."""
     torch.manual_seed(0)
     match = Adversarial(1.0, target, dim=DIM).double()  # type: ignore[arg-type]
     y = torch.randn(N, DIM, dtype=torch.float64, requires_grad=True)
 
-    def drawn() -> Tensor:
+    def target_sample() -> Tensor:
         torch.manual_seed(3)
         return torch.rand_like(y) if target == "uniform" else torch.randn_like(y)
 
     def divergence(y: Tensor) -> Tensor:
         ours = torch.sigmoid(y) if target == "uniform" else y
-        of_prior, of_ours = (torch.sigmoid(match.discriminator(z)) for z in (drawn(), ours))
+        of_prior, of_ours = (torch.sigmoid(match.discriminator(z)) for z in (target_sample(), ours))
         return (of_prior.log() + (1 - of_ours).log()).mean()
 
     torch.manual_seed(3)
@@ -216,13 +217,14 @@ def test_the_adversarial_prior_shapes_embeddings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: SIGReg(directions=0), r"prior\.directions was 0; it must be from 1"),
         (lambda: VarianceCovariance(variance=-2.0), r"prior\.variance was -2; it must be at least 0"),
-        (lambda: Adversarial(target="cauchy", dim=2), r"prior\.target was 'cauchy'; expected"),  # type: ignore[arg-type]
+        (lambda: Adversarial(target="cauchy", dim=2), r"prior\.target was 'cauchy'; expected"),
+        # type: ignore[arg-type]
     ],
 )
-def test_priors_say_what_cannot_be(make: Callable[[], object], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_bad_settings_of_priors_get_a_sentence(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         make()

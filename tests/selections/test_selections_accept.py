@@ -1,4 +1,4 @@
-"""Learned acceptance (Wu et al. 2020, App. C): the score-function gradient equals the gradient of the enumerated expectation."""
+"""Learned acceptance (Wu et al. 2020, App. C): its gradient equals that of the enumerated expectation."""
 
 import itertools
 from pathlib import Path
@@ -102,7 +102,7 @@ def test_the_gradient_equals_that_of_the_enumerated_expectation(name: str, aim: 
 
 
 def gradients(part: Accept, scores: Scores, bound: AbstractBound, draws: int) -> dict[str, Tensor]:
-    """Of the network's weights, one row for each draw: with a baseline for each anchor, and with one for the batch."""
+    """Gradients of the network's weights, one row per draw, with a baseline per anchor or per batch."""
     all_rows = bound(scores).detach()
     result: dict[str, list[Tensor]] = {"anchor": [], "batch": []}
     for _ in range(draws):
@@ -120,7 +120,8 @@ def gradients(part: Accept, scores: Scores, bound: AbstractBound, draws: int) ->
 
 @pytest.mark.parametrize("name", ["infonce", "ml-cpc"])
 def test_credit_for_each_anchor_has_a_tenth_of_the_noise(name: str) -> None:
-    """Of 32 anchors' draws, 31 are noise to the one: their part of the difference is gone (at least 3 times the signal to noise)."""
+    """With 32 anchors, the draws of the other 31 are noise: a baseline per anchor removes it (signal to noise
+    x3)."""
     generator = torch.Generator().manual_seed(0)
     positive = torch.randn(32, generator=generator, dtype=torch.float64) + 1
     negative = 2 * torch.randn(32, 128, generator=generator, dtype=torch.float64)
@@ -131,7 +132,7 @@ def test_credit_for_each_anchor_has_a_tenth_of_the_noise(name: str) -> None:
     assert noise["batch"] / noise["anchor"] > 3
 
 
-def test_candidates_are_accepted_as_often_as_their_chances_say() -> None:
+def test_acceptance_frequencies_equal_the_probabilities() -> None:
     part = accept()
     positive, negative, offered = small(candidates=6)
     chances = part.chances(negative, offered).detach()
@@ -143,7 +144,7 @@ def test_candidates_are_accepted_as_often_as_their_chances_say() -> None:
     frequency = accepted / times
     assert (frequency[~offered] == 0).all()
     error = (chances * (1 - chances) / times).sqrt()
-    # who accepts nobody keeps everyone, which adds a little where candidates are few
+    # an anchor that accepts no candidate keeps all, which adds a little where candidates are few
     empty = torch.where(offered, 1 - chances, 1.0).prod(dim=1, keepdim=True)
     assert ((frequency - chances - empty)[offered].abs() < 4.5 * error[offered]).all()
     assert (chances >= 0.2).all()
@@ -156,7 +157,7 @@ def test_accepting_always_is_everyone() -> None:
 
 
 @pytest.mark.parametrize(("aim", "sign"), [("maximise", -1), ("minimise", 1)])
-def test_what_is_learned_follows_the_aim(aim: Aim, sign: int) -> None:
+def test_learned_acceptance_follows_its_objective(aim: Aim, sign: int) -> None:
     """Raising the bound means refusing the similar, lowering it means refusing the others."""
     part = accept(aim=aim)
     optimiser = torch.optim.Adam(part.parameters(), lr=0.05)
@@ -174,7 +175,7 @@ def test_what_is_learned_follows_the_aim(aim: Aim, sign: int) -> None:
     assert sign * float(learned[-1] - learned[0]) > 0.2
 
 
-def test_a_run_with_learned_acceptance_goes_on_as_if_never_stopped(tmp_path: Path) -> None:
+def test_a_run_with_learned_acceptance_resumes_exactly(tmp_path: Path) -> None:
     images = open_data("digits").subset(np.arange(256))
     choice = {
         "backbone": "resnet8-w16",
@@ -204,7 +205,7 @@ def test_a_run_with_learned_acceptance_goes_on_as_if_never_stopped(tmp_path: Pat
     assert not torch.equal(first[network], states[0][network])
 
 
-def test_its_claim_and_its_mistakes() -> None:
+def test_certificate_and_bad_settings_of_acceptance() -> None:
     first = Accept().sampling(NegativeSampling(8, 7))
     assert not first.exchangeable
     assert (first.negatives, first.min_negatives) == (7, 1)

@@ -1,4 +1,4 @@
-"""Selections that were assigned nothing go by the labels and groups of the batch; without any of it they refuse."""
+"""Selections without assigned groups use the labels and groups of the batch; without any they refuse."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_groups_of_the_batch_equal_assigned_ones(name: str, chunk: int | None) -
     for part in by_instance.selections:
         if part.group_by is not None:
             part.assign(numbers)
-    # what was assigned counts, whatever the batch says
+    # assigned groups override those of the batch
     expected = by_instance(batch(torch.zeros(ROWS).long())).loss
     torch.testing.assert_close(by_batch(batch()).loss, expected, rtol=1e-10, atol=1e-12)
     assert not torch.isclose(by_batch(batch(torch.arange(ROWS))).loss, expected)
@@ -103,14 +103,14 @@ def test_two_ranks_gather_the_groups_of_their_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["labelled", "labelled, by session", "group", "chain"])
-def test_a_batch_without_them_is_refused(name: str) -> None:
+def test_a_batch_without_labels_or_groups_is_refused(name: str) -> None:
     with pytest.raises(
         nf.UserError, match=r"needs the (label|session) of every instance: pass (labels|groups)"
     ):
         method(name)(nf.Batch(views(), INDEX))
 
 
-def test_others_count_everyone_where_no_class_is_known() -> None:
+def test_others_keeps_every_candidate_without_classes() -> None:
     parts = (nf.Cosine(0.1), nf.InBatch(), nf.Everyone(), nf.InfoNCE())
     expected = nf.Method(network(), *parts)(batch()).loss
     torch.testing.assert_close(method("others")(nf.Batch(views(), INDEX)).loss, expected)
@@ -127,6 +127,6 @@ def test_candidates_of_earlier_batches_need_assigned_labels() -> None:
 
 
 @pytest.mark.parametrize("part", [nf.Cave, nf.Group, nf.Labelled, nf.Others, nf.Neighbours, nf.Annulus])
-def test_without_context_they_refuse(part: Callable[[], nn.Module]) -> None:
+def test_group_selections_need_a_context(part: Callable[[], nn.Module]) -> None:
     with pytest.raises(nf.UserError, match=f"{part.__name__} selects by instance and needs a context"):
         part()(nf.dense_scores(*views()))

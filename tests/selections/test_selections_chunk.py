@@ -1,4 +1,4 @@
-"""`chunk` is true under every selection: asked tile by tile, a selection and a bound say what they say of the whole matrix."""
+"""`chunk` works with every selection: tile by tile, selection and bound equal those of the whole matrix."""
 
 import itertools
 from collections.abc import Callable
@@ -20,7 +20,7 @@ N, K, DIM, INSTANCES = 7, 23, 5, 40
 
 
 def clustered(selection: Any) -> Any:
-    """With clusters of all instances, so that it has somebody to keep and to pull."""
+    """With clusters of all instances, so that there are candidates to keep and to pull."""
     generator = torch.Generator().manual_seed(5)
     selection.refresh(torch.randn(INSTANCES, DIM, generator=generator))
     return selection
@@ -32,7 +32,7 @@ def grouped() -> nf.Group:
     return group
 
 
-def others() -> nf.Others:
+def other_classes() -> nf.Others:
     part = nf.Others(sample=5, instances=INSTANCES)
     part.assign(torch.arange(INSTANCES) % 4 - 1)  # some labels are not known
     return part
@@ -49,7 +49,7 @@ def accepting() -> nf.Accept:
     return nf.Accept(least=0.3, hidden=4).double()
 
 
-CHOSEN: dict[str, Callable[[], AbstractSelection]] = {
+SELECTIONS: dict[str, Callable[[], AbstractSelection]] = {
     "everyone": nf.Everyone,
     "ball": lambda: nf.Ball(0.4),
     "ring": lambda: nf.Ring(0.3, 0.8),
@@ -66,11 +66,11 @@ CHOSEN: dict[str, Callable[[], AbstractSelection]] = {
     ),
     "accept": accepting,
     "labelled": labelled,
-    "others": others,
+    "others": other_classes,
     "hard": lambda: nf.Hard(0.7),
     "proposal": lambda: nf.Proposal(0.7, sample=3),
 }
-CRITICAL: dict[str, Callable[[], Any]] = {
+CRITIC_BUILDERS: dict[str, Callable[[], Any]] = {
     "cosine": lambda: nf.Cosine(0.2),
     "dot": nf.Dot,
     "distance": lambda: nf.Distance(0.5),
@@ -81,11 +81,11 @@ CRITICAL: dict[str, Callable[[], Any]] = {
 }
 
 
-def made(name: str) -> AbstractBound:
+def build_bound(name: str) -> AbstractBound:
     return bounds.PARTS[name](**({"entropy": 1.0} if name == "barber-agakov" else {}))
 
 
-def found(
+def value_and_gradients(
     selection: AbstractSelection, bound: AbstractBound, critic: Any, tile: int | None
 ) -> tuple[Tensor, list[Tensor]]:
     """Value and every gradient: of anchors, keys, the critic's weights and the selection's."""
@@ -119,44 +119,46 @@ def found(
 
 
 def same(selection: str, bound: str, critic: str) -> None:
-    part, measure = CHOSEN[selection](), made(bound)
+    part, measure = SELECTIONS[selection](), build_bound(bound)
     torch.manual_seed(3)
-    scorer = CRITICAL[critic]()
-    full = found(part, measure, scorer, None)
+    scorer = CRITIC_BUILDERS[critic]()
+    full = value_and_gradients(part, measure, scorer, None)
     for tile in (1, 3, N + 1):
-        value, gradients = found(part, measure, scorer, tile)
+        value, gradients = value_and_gradients(part, measure, scorer, tile)
         torch.testing.assert_close(value, full[0], rtol=1e-11, atol=1e-11)
         for ours, theirs in zip(gradients, full[1], strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize(("selection", "bound"), list(itertools.product(CHOSEN, bounds.PARTS)))
-def test_tiles_say_what_the_matrix_says(selection: str, bound: str) -> None:
+@pytest.mark.parametrize(("selection", "bound"), list(itertools.product(SELECTIONS, bounds.PARTS)))
+def test_tiles_equal_the_matrix(selection: str, bound: str) -> None:
     same(selection, bound, "cosine")
 
 
-@pytest.mark.parametrize(("selection", "critic"), list(itertools.product(CHOSEN, CRITICAL)))
-def test_tiles_of_any_critic(selection: str, critic: str) -> None:
+@pytest.mark.parametrize(("selection", "critic"), list(itertools.product(SELECTIONS, CRITIC_BUILDERS)))
+def test_tiles_equal_the_matrix_for_any_critic(selection: str, critic: str) -> None:
     same(selection, "infonce", critic)
 
 
-def test_every_part_is_here() -> None:
+def test_every_selection_is_in_this_suite() -> None:
     """A new selection or critic joins by an entry above; bounds are all taken."""
-    types = {type(make()) for make in CHOSEN.values()}
+    types = {type(make()) for make in SELECTIONS.values()}
     assert types >= {part for part in selections.PARTS.values() if isinstance(part, type)}
-    assert set(CRITICAL) == set(CRITICS)
+    assert set(CRITIC_BUILDERS) == set(CRITICS)
 
 
-def test_a_selection_changes_who_counts() -> None:
+def test_a_selection_changes_which_candidates_count() -> None:
     """Or the comparison above would be one of everyone with everyone."""
-    for name, make in CHOSEN.items():
+    for name, make in SELECTIONS.items():
         if name != "everyone":
-            baseline, _ = found(nf.Everyone(), nf.InfoNCE(), nf.Cosine(0.2), None)
-            assert not torch.equal(found(make(), nf.InfoNCE(), nf.Cosine(0.2), None)[0], baseline), name
+            baseline, _ = value_and_gradients(nf.Everyone(), nf.InfoNCE(), nf.Cosine(0.2), None)
+            assert not torch.equal(
+                value_and_gradients(make(), nf.InfoNCE(), nf.Cosine(0.2), None)[0], baseline
+            ), name
 
 
-def test_drawn_numbers_belong_to_their_place() -> None:
-    """Rows asked for together or apart, and only some of the columns: the same numbers, even ones."""
+def test_random_numbers_depend_only_on_their_place() -> None:
+    """Numbers of some rows or columns equal those of all, and they are uniform."""
     from nearfar.core.randomness import word_grid
 
     rows = torch.arange(300)
@@ -164,7 +166,7 @@ def test_drawn_numbers_belong_to_their_place() -> None:
     assert torch.equal(word_grid(12345, rows[17:29], 50), words[17:29, :50])
     full = words.double() * 2.0**-53
     assert 0 <= float(full.min()) < float(full.max()) < 1
-    # mean 1/2 and deviation sqrt(1/12) of 60,000 draws, to five standard errors; neighbours do not follow one another
+    # mean 1/2 and deviation sqrt(1/12) of 60,000 draws, to five standard errors; no correlation
     assert abs(float(full.mean()) - 0.5) < 5 * (1 / 12 / 60_000) ** 0.5
     for one, second in ((full[:, :-1], full[:, 1:]), (full[:-1], full[1:])):
         assert (

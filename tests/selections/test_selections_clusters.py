@@ -38,11 +38,11 @@ def scene(index: Tensor, candidates: Tensor, seed: int = 0) -> tuple[Scores, Con
     return scores, Context(torch.zeros(len(index), 1), stored, index, START)
 
 
-def kept(scores: Scores) -> Tensor:
+def mask_of(scores: Scores) -> Tensor:
     return scores.negative.matrix()[1]
 
 
-def test_k_means_finds_groups_that_are_there() -> None:
+def test_k_means_recovers_separated_groups() -> None:
     clusters = Clusters(4, 3, 1, 80)
     clusters.refresh(blobs())
     group = torch.arange(80) % 4
@@ -69,7 +69,7 @@ def test_the_same_embedding_gives_the_same_clusters_and_runs_differ() -> None:
     assert set(one.ids.unique().tolist()) <= set(range(10))
 
 
-def test_a_pair_is_together_if_any_run_says_so() -> None:
+def test_a_pair_is_together_if_any_clustering_joins_it() -> None:
     clusters = Clusters(3, 2, 1, 4)
     clusters.ids = torch.tensor([[0, 0, 1, -1], [2, 1, 2, -1]], dtype=torch.int32)
     all_rows = torch.arange(4)
@@ -77,7 +77,7 @@ def test_a_pair_is_together_if_any_run_says_so() -> None:
     assert clusters.share_cluster(all_rows, all_rows).int().tolist() == expected_values
 
 
-def test_unknown_instances_share_a_cluster_with_nobody() -> None:
+def test_unknown_instances_share_no_cluster() -> None:
     rows = blobs()
     rows[3], rows[7, 2] = 0.0, torch.nan
     clusters = Clusters(4, 2, 1, 80)
@@ -101,7 +101,7 @@ def test_fewer_instances_than_clusters_or_none_at_all(rows: Tensor) -> None:
 def test_before_the_first_refresh_everyone_counts(make: Callable[[], Cave | Neighbours]) -> None:
     scores, context = scene(torch.arange(6), torch.tensor([UNKNOWN, EMPTY, *range(20)]))
     final = make()(scores, context)
-    assert torch.equal(kept(final), kept(scores))
+    assert torch.equal(mask_of(final), mask_of(scores))
     assert torch.equal(final.positive, scores.positive)
 
 
@@ -122,15 +122,15 @@ def test_a_cave_holds_the_anchors_cluster_and_a_lone_anchor_everyone() -> None:
     cave.refresh(blobs())
     index, candidates = torch.tensor([0, 1, 2]), torch.tensor([0, 4, 8, 1, 5, 3, UNKNOWN, EMPTY])
     final = cave(*scene(index, candidates))
-    assert kept(final).int().tolist() == [
+    assert mask_of(final).int().tolist() == [
         [0, 1, 1, 0, 0, 0, 0, 0],
         [0, 0, 0, 0, 1, 0, 0, 0],
-        [1, 1, 1, 1, 1, 1, 1, 0],  # nobody else of group 2 is there
+        [1, 1, 1, 1, 1, 1, 1, 0],  # no other member of group 2
     ]
 
 
 def test_local_aggregation_is_the_log_of_two_sums() -> None:
-    """Wu et al. 2020, sec. 5.3: log p(C_i and B_i) / p(B_i); with the log m of InfoNCE the same but for the number of negatives."""
+    """Wu et al. 2020, sec. 5.3: log p(C_i and B_i) / p(B_i), plus the log m of InfoNCE."""
     part = Neighbours(background=12, lower=0.0, clusters=4, instances=80)
     part.refresh(blobs())
     index, candidates = torch.arange(8), torch.arange(40)
@@ -149,31 +149,32 @@ def test_local_aggregation_is_the_log_of_two_sums() -> None:
     torch.testing.assert_close(InfoNCE()(final), torch.stack(expected_values).mean() + offset)
 
 
-def test_local_aggregation_with_nobody_close_is_a_ball() -> None:
+def test_local_aggregation_without_close_instances_is_a_ball() -> None:
     """Wu et al. 2020, Thm 5.4: C_i = {i} makes LA the ball objective."""
     part = Neighbours(lower=0.5, clusters=40, runs=1, instances=40)
     part.close.ids = torch.arange(40, dtype=torch.int32)[None]
     scores, context = scene(torch.arange(8), torch.arange(40))
     ball = Ring(0.5, 1.0)(scores)
     final = part(scores, context)
-    assert torch.equal(kept(final), kept(ball))
+    assert torch.equal(mask_of(final), mask_of(ball))
     torch.testing.assert_close(NPair()(final), NPair()(ball))
 
 
 def test_ring_with_close_set_differs_from_local_aggregation_by_its_inner_edge_alone() -> None:
-    """Wu et al. 2021, App. F: close ones are pulled wherever they are; only the negatives lose what is too close."""
+    """Wu et al. 2021, App. F: close instances are pulled anywhere; only negatives that are too close are
+    dropped."""
     la, ring = (Neighbours(lower=0.4, upper=u, clusters=4, instances=80) for u in (1.0, 0.8))
     for part in (la, ring):
         part.refresh(blobs())
     scores, context = scene(torch.arange(8), torch.arange(40))
     aggregated, ringed = la(scores, context), ring(scores, context)
     assert torch.equal(aggregated.positive, ringed.positive)
-    assert torch.equal(kept(ringed), kept(aggregated) & kept(Ring(0.4, 0.8)(scores)))
-    assert (kept(ringed).sum() < kept(aggregated).sum()).all()
+    assert torch.equal(mask_of(ringed), mask_of(aggregated) & mask_of(Ring(0.4, 0.8)(scores)))
+    assert (mask_of(ringed).sum() < mask_of(aggregated).sum()).all()
 
 
 @pytest.mark.parametrize("part", [Cave(4), Cave(4, close=8), Neighbours(), Neighbours(keep="annulus")])
-def test_clusters_cost_the_proof_and_the_ceiling_stays(part: Cave | Neighbours) -> None:
+def test_clusters_remove_the_proof_and_keep_the_ceiling(part: Cave | Neighbours) -> None:
     message = part.sampling(NegativeSampling(8, 100, independent=True))
     assert message.negatives == 100
     certificate = InfoNCE().certificate(message)
@@ -188,19 +189,21 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: Neighbours(0), "selection.background was 0"),
     (lambda: Neighbours(runs=0), "selection.runs was 0"),
     (lambda: Neighbours(lower=0.9, upper=0.5), "selection.lower was 0.9; it must not exceed"),
-    (lambda: Neighbours(keep="all"), "selection.keep was 'all'; expected la or annulus"),  # type: ignore[arg-type]
+    (lambda: Neighbours(keep="all"), "selection.keep was 'all'; expected la or annulus"),
+    # type: ignore[arg-type]
 ]
 
 
 @pytest.mark.parametrize(("make", "sentence"), BAD)
-def test_settings_that_cannot_be_get_a_sentence(make: Callable[[], object], sentence: str) -> None:
+def test_bad_settings_of_clusters_get_a_sentence(make: Callable[[], object], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         make()
 
 
 @pytest.mark.parametrize("part", ["neighbours", "cave"])
 def test_under_a_margin_the_close_ones_are_a_mean_of_distances(part: str) -> None:
-    """A triplet's positive is -|u - v|^2: with nine neighbours at the same distance nothing is won, as it would be by a sum of e^f."""
+    """A triplet's positive is -|u - v|^2: nine neighbours at one distance gain nothing, unlike a sum of
+    e^f."""
     built = Neighbours(lower=0.0, clusters=4) if part == "neighbours" else Cave(2, close=4)
     built.refresh(blobs())
     index, candidates = torch.arange(8), torch.arange(80)
@@ -212,7 +215,7 @@ def test_under_a_margin_the_close_ones_are_a_mean_of_distances(part: str) -> Non
         own_ids = [scores.positive[row, 0], *values[row][group[row] & foreign[row]]]
         assert mean.positive[row, 0] == pytest.approx(float(torch.stack(own_ids).mean()))
         assert summed.positive[row, 0] == pytest.approx(float(torch.stack(own_ids).logsumexp(0)))
-    assert torch.equal(kept(summed), kept(mean))
+    assert torch.equal(mask_of(summed), mask_of(mean))
 
 
 def test_only_bounds_with_a_margin_take_the_mean() -> None:
@@ -221,16 +224,14 @@ def test_only_bounds_with_a_margin_take_the_mean() -> None:
     selection.refresh(embedding)
     for bound, expected in ((Triplet(1.0), 0.0), (InfoNCE(), math.log(1 + 19))):
         method = Method(Shared(torch.nn.Identity()), Distance(unit=False), InBatch("one"), selection, bound)
-        same = torch.zeros(
-            80, 8
-        )  # everybody at the same place: the mean distance is nought, the sum counts heads
+        same = torch.zeros(80, 8)  # all at the same place: the mean distance is 0, the sum counts members
         pair = Batch((same, same), torch.arange(80))
         encoded = Encoded({0: same}, {1: same})
         result = method.selection(*method.score(encoded, pair.index, 0, 1, START))
         torch.testing.assert_close(result.positive, torch.full((80, 1), expected))
 
 
-def test_clusters_load_where_nobody_said_how_many_instances_there_are() -> None:
+def test_clusters_load_without_a_number_of_instances() -> None:
     one = Cave(4, close=8)
     one.refresh(blobs())
     two = Cave(4, close=8)

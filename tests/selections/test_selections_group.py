@@ -62,7 +62,7 @@ def test_instances_of_no_known_group_keep_everyone() -> None:
     assert selection(scores, context).negative.matrix()[1].all()
 
 
-def test_what_is_left_of_a_claim() -> None:
+def test_certificate_of_a_group() -> None:
     first = Group("speaker").sampling(NegativeSampling(8, 7))
     assert not first.exchangeable
     assert "share the anchor's speaker" in first.reason

@@ -1,5 +1,5 @@
-"""Every selection × source × bound: value and gradient equal a slow float64 reference; training stays finite and
-goes on from its state as if never stopped."""
+"""Every selection × source × bound: value and gradient equal a slow float64 reference. Training stays finite
+and resumes exactly."""
 
 import copy
 import math
@@ -31,20 +31,20 @@ FINE = [
 
 
 @dataclass(frozen=True)
-class Seen:
+class AnchorSituation:
     """One anchor's situation, in plain Python."""
 
-    own: int
+    instance: int
     ids: list[int]
     order: list[int]  # its strangers in rising order of similarity
 
-    def together(self, j: int, runs: Sequence[Sequence[int]]) -> bool:
+    def same_cluster(self, j: int, runs: Sequence[Sequence[int]]) -> bool:
         if self.ids[j] < 0:
             return False
-        return any(run[self.own] == run[self.ids[j]] != -1 for run in runs)
+        return any(run[self.instance] == run[self.ids[j]] != -1 for run in runs)
 
     def close(self, subset: Sequence[int]) -> set[int]:
-        return {j for j in subset if self.together(j, FINE)}
+        return {j for j in subset if self.same_cluster(j, FINE)}
 
 
 def places(order: list[int], lower: float, upper: float) -> tuple[int, int]:
@@ -52,21 +52,21 @@ def places(order: list[int], lower: float, upper: float) -> tuple[int, int]:
     return first, max(round(upper * len(order)), first + 1)
 
 
-def ring(observed: Seen, lower: float, upper: float) -> tuple[set[int], set[int]]:
+def ring(observed: AnchorSituation, lower: float, upper: float) -> tuple[set[int], set[int]]:
     first, last = places(observed.order, lower, upper)
     return set(), set(observed.order[first:last])
 
 
-def cave(observed: Seen, with_close: bool) -> tuple[set[int], set[int]]:
-    inside = {j for j in observed.order if observed.together(j, COARSE)}
+def cave(observed: AnchorSituation, with_close: bool) -> tuple[set[int], set[int]]:
+    inside = {j for j in observed.order if observed.same_cluster(j, COARSE)}
     close = observed.close(sorted(inside)) if with_close else set()
     return close, (inside - close) or (set(observed.order) - close)
 
 
 def neighbours(
-    observed: Seen, lower: float, upper: float, background: int | None = None, pull: bool = True
+    observed: AnchorSituation, lower: float, upper: float, background: int | None = None, pull: bool = True
 ) -> tuple[set[int], set[int]]:
-    if FINE[0][observed.own] == -1:
+    if FINE[0][observed.instance] == -1:
         return set(), set(observed.order)
     first, last = places(observed.order, lower, upper)
     first = first if background is None else max(first, last - background)
@@ -94,7 +94,7 @@ def group_part() -> Group:
     return part
 
 
-Reference = Callable[[Seen], tuple[set[int], set[int]]]
+Reference = Callable[[AnchorSituation], tuple[set[int], set[int]]]
 SELECTIONS: dict[str, tuple[Callable[[], AbstractSelection], Reference]] = {
     "everyone": (Everyone, lambda seen: (set(), set(seen.order))),
     "ball": (lambda: Ball(0.4), lambda seen: ring(seen, 0.4, 1.0)),
@@ -102,7 +102,7 @@ SELECTIONS: dict[str, tuple[Callable[[], AbstractSelection], Reference]] = {
     "cave": (lambda: cave_part(None), lambda seen: cave(seen, False)),
     "cave +C_i": (lambda: cave_part(7), lambda seen: cave(seen, True)),
     "group": (group_part, lambda seen: cave(seen, False)),
-    # what is drawn has its own tests (test_selections_accept); accepting always can be told beforehand
+    # random acceptance has its own tests (test_selections_accept); accepting always is deterministic
     "accept": (lambda: Accept(least=1.0).double(), lambda seen: (set(), set(seen.order))),
     "la": (
         lambda: neighbours_part(background=5, lower=0.0),
@@ -186,7 +186,7 @@ def slowly(
         weights = [torch.exp(u @ w / TEMPERATURE) for w, _ in pool]
         foreign = [j for j, (_, i) in enumerate(pool) if i not in (own_ids, EMPTY)]
         order = sorted(foreign, key=lambda j: (float(weights[j].detach()), j))
-        close, negatives = choose(Seen(own_ids, [i for _, i in pool], order))
+        close, negatives = choose(AnchorSituation(own_ids, [i for _, i in pool], order))
         p = torch.exp(u @ v / TEMPERATURE) + sum(weights[j] for j in close)
         s = sum((weights[j] for j in negatives), torch.zeros((), dtype=torch.float64))
         terms.append((p, s, len(negatives)))
@@ -216,7 +216,7 @@ def test_value_and_gradient_equal_a_slow_reference(selection: str, source: str, 
     torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-10)
 
 
-def fresh(selection: str, source: str, bound: str) -> Method:
+def build_method(selection: str, source: str, bound: str) -> Method:
     torch.manual_seed(0)
     part = Accept(least=0.3).double() if selection == "accept" else SELECTIONS[selection][0]()
     return Method(Shared(nn.Linear(6, DIM).double()), Cosine(0.2), SOURCES[source](), part, BOUNDS[bound])
@@ -248,13 +248,13 @@ def trained(method: Method, steps: range) -> None:
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_twenty_steps_stay_finite_and_resume_bit_equal(selection: str, source: str) -> None:
     for bound in BOUNDS:
-        full = fresh(selection, source, bound)
+        full = build_method(selection, source, bound)
         trained(full, range(12))
         midway = copy.deepcopy(full.state_dict())  # in the midst of an epoch
         trained(full, range(12, 20))
         if bound != "ml-cpc":
             continue  # no state of a bound's own: one resumption tells for all
-        resumed = fresh(selection, source, bound)
+        resumed = build_method(selection, source, bound)
         resumed.load_state_dict(midway)
         trained(resumed, range(12, 20))
         expected, result = full.state_dict(), resumed.state_dict()

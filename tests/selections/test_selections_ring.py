@@ -1,4 +1,4 @@
-"""Ball and Ring keep exactly the places the definition names, whatever the ties, masks and numbers of candidates."""
+"""Ball and Ring keep the places of their definition, for any ties, masks and numbers of candidates."""
 
 import math
 from collections.abc import Callable
@@ -58,12 +58,13 @@ def test_ring_keeps_the_places_of_the_definition(
 
 @given(problem=tied_scores(), shares=st.tuples(shares, shares), nearest=st.integers(1, 6) | st.none())
 @settings(max_examples=200, deadline=None)
-def test_edges_are_the_same_found_by_partition_and_by_topk(
+def test_partition_and_topk_give_the_same_edges(
     problem: tuple[Tensor, Tensor], shares: tuple[float, float], nearest: int | None
 ) -> None:
-    """float64 on a CPU is partitioned, bfloat16 (here exact) goes the way of other devices; both as sorting says.
+    """float64 on a CPU is partitioned, bfloat16 (exact here) uses the path of other devices; both equal
+    sorting.
 
-    `nearest` keeps the last so many of the places between the edges.
+    `nearest` keeps the last places between the edges.
     """
     (values, mask), (lower, upper) = problem, sorted(shares)
     result = [beyond_edges(v, mask, lower, upper, nearest) for v in (values, values.bfloat16())]
@@ -111,7 +112,7 @@ def test_ring_from_0_to_1_is_everyone(problem: tuple[Tensor, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("select", [nf.Ball(0.3), nf.Ring(0.3, 0.9)])
-def test_gradients_flow_through_what_is_kept_and_nothing_else(select: nf.Ball | nf.Ring) -> None:
+def test_gradients_flow_only_through_kept_candidates(select: nf.Ball | nf.Ring) -> None:
     torch.manual_seed(0)
     values = torch.randn(4, 10, dtype=torch.float64, requires_grad=True)
     scores = nf.Scores.of(torch.zeros(4, dtype=torch.float64), values)
@@ -120,7 +121,7 @@ def test_gradients_flow_through_what_is_kept_and_nothing_else(select: nf.Ball | 
     assert torch.equal(gradient != 0, choice.negative.matrix()[1])
 
 
-def test_streamed_scores_are_selected_alike() -> None:
+def test_streamed_and_dense_scores_are_selected_equally() -> None:
     a, k = torch.randn(2, 12, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     for select in (nf.Ball(0.4), nf.Ring(0.2, 0.8)):
         dense, streamed = (
@@ -153,35 +154,36 @@ def test_a_schedule_moves_the_edges() -> None:
 
 @given(k=st.integers(0, 300), shares=st.tuples(shares, shares))
 @settings(max_examples=100, deadline=None)
-def test_circumstances_say_how_many_are_kept_and_what_was_cut(k: int, shares: tuple[float, float]) -> None:
+def test_sampling_states_how_many_are_kept_and_the_cut(k: int, shares: tuple[float, float]) -> None:
     lower, upper = sorted(shares)
     ring = nf.Ring(lower, upper)
     _, mask = ring(nf.Scores.of(torch.zeros(1), torch.arange(float(k))[None])).negative.matrix()
-    message = ring.sampling(NegativeSampling(8, k))
-    assert message.negatives == int(mask.sum())
-    grad_output = k > 0 and not bool(mask[0, -1])
-    below = k > 0 and not bool(mask[0, 0])
-    assert message.cut == ("above" if grad_output else "below" if below else "none")
+    sampling = ring.sampling(NegativeSampling(8, k))
+    assert sampling.negatives == int(mask.sum())
+    cut_above = k > 0 and not bool(mask[0, -1])
+    cut_below = k > 0 and not bool(mask[0, 0])
+    assert sampling.cut == ("above" if cut_above else "below" if cut_below else "none")
 
 
-def test_circumstances_of_a_schedule_are_the_widest_it_gets() -> None:
-    message = nf.Ring(nf.linear(0.0, 0.5), nf.linear(1.0, 0.9)).sampling(NegativeSampling(8, 100))
-    assert (message.negatives, message.cut) == (100, "above")
+def test_sampling_of_a_schedule_is_its_widest() -> None:
+    sampling = nf.Ring(nf.linear(0.0, 0.5), nf.linear(1.0, 0.9)).sampling(NegativeSampling(8, 100))
+    assert (sampling.negatives, sampling.cut) == (100, "above")
     ball = nf.Ball(nf.linear(0.9, 0.2)).sampling(NegativeSampling(8, 100))
     assert (ball.negatives, ball.cut) == (80, "below")
 
 
-def test_everyone_leaves_the_circumstances_alone() -> None:
+def test_everyone_keeps_the_sampling() -> None:
     sampling = NegativeSampling(3, 4, independent=True, coverage=Coverage(0.5, 8))
     assert nf.Everyone().sampling(sampling) == sampling
 
 
 @given(problem=tied_scores(), shares=st.tuples(shares, shares), lift=st.sampled_from([0.0, 1e4, -1e4]))
 @settings(max_examples=100, deadline=None)
-def test_covered_is_the_share_of_anchors_the_theorem_asks_for(
+def test_coverage_is_the_share_of_anchors_that_meet_the_theorem(
     problem: tuple[Tensor, Tensor], shares: tuple[float, float], lift: float
 ) -> None:
-    """Wu et al. 2021, Thm 3.1: every kept e^f at least c(u); a common offset, however large, changes nothing."""
+    """Wu et al. 2021, Thm 3.1: every kept e^f is at least c(u); a common offset of any size changes
+    nothing."""
     (values, mask_values), (lower, upper) = problem, sorted(shares)
     holds = []
     for row, mask in zip(values.tolist(), mask_values.tolist(), strict=True):
@@ -209,7 +211,7 @@ BAD: list[tuple[Callable[[], object], str]] = [
 
 
 @pytest.mark.parametrize(("make", "sentence"), BAD)
-def test_edges_that_cannot_be_get_a_sentence(make: Callable[[], object], sentence: str) -> None:
+def test_bad_edges_get_a_sentence(make: Callable[[], object], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         make()
 
@@ -222,7 +224,7 @@ def test_every_selection_is_known_by_name() -> None:
     assert {**stateless, **remembering, **further} == PARTS
 
 
-def test_in_a_loop_of_ones_own_progress_alone_moves_the_edges() -> None:
+def test_progress_moves_the_edges_without_a_method() -> None:
     scores = nf.Scores.of(torch.zeros(2), torch.randn(2, 40, generator=torch.Generator().manual_seed(0)))
     half = nf.Progress(5, 10, 1)
     for moving, fixed in (

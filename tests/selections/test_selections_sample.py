@@ -1,4 +1,4 @@
-"""Selection, then sampling: `sample` draws exactly so many of the kept, for each anchor, equal to a slow reference, tiled or whole."""
+"""`sample` draws exactly that many kept candidates per anchor, equal to a slow reference, tiled or not."""
 
 import itertools
 from collections import Counter
@@ -64,8 +64,8 @@ def test_numbers_of_some_columns_order_as_those_of_all() -> None:
     assert torch.equal(full[places], torch.from_numpy(words.astype("int64")))
 
 
-def test_the_way_of_other_devices_draws_the_same() -> None:
-    """Where there is no numpy, numbers are compared by topk: the same numbers, so the same draw."""
+def test_the_path_of_other_devices_draws_the_same() -> None:
+    """Without numpy, numbers are compared by topk: the same numbers, so the same draw."""
     mask = torch.rand(5, 60, generator=torch.Generator().manual_seed(0)) < 0.6
     rows = torch.arange(5)
     mine = draws.sample_candidates(mask, 9, 77, rows)
@@ -74,8 +74,8 @@ def test_the_way_of_other_devices_draws_the_same() -> None:
     assert torch.equal(mine, torch.zeros_like(mask).scatter_(1, lowest, True))
 
 
-def test_draws_are_uniform_and_of_each_anchor_its_own() -> None:
-    """Every pair of five kept is drawn equally often (chi-squared), and two anchors draw independently of each other."""
+def test_draws_are_uniform_and_independent_between_anchors() -> None:
+    """Every pair of five kept is drawn equally often (chi-squared); two anchors draw independently."""
     mask = torch.tensor([[True] * 5 + [False]] * 2)
     times, first, same = 3000, Counter[tuple[int, ...]](), 0
     for seed in range(times):
@@ -120,7 +120,7 @@ def test_tiles_draw_what_the_whole_draws(name: str) -> None:
 
 @pytest.mark.parametrize("name", SELECTIONS)
 def test_a_rank_draws_for_its_anchors_what_one_process_draws(name: str) -> None:
-    """Anchors 3 to 6 by themselves, as the second of two ranks has them, keep what they keep among all seven."""
+    """Anchors 3 to 6 alone, as on the second of two ranks, keep what they keep among all seven."""
     generator = torch.Generator().manual_seed(1)
     anchors, keys = (torch.randn(n, 5, generator=generator, dtype=torch.float64) for n in (7, 40))
     candidates, part, result = Candidates(keys, torch.arange(40)), SELECTIONS[name](), []
@@ -133,8 +133,8 @@ def test_a_rank_draws_for_its_anchors_what_one_process_draws(name: str) -> None:
     assert torch.equal(result[0][3:], result[1])
 
 
-def test_la_background_may_be_a_share() -> None:
-    """A share means so many of the anchor's own candidates, however many there are."""
+def test_the_background_of_local_aggregation_may_be_a_share() -> None:
+    """A share is a share of the anchor's candidates, however many there are."""
     for count in (20, 40):
         values = torch.randn(3, count, generator=torch.Generator().manual_seed(0))
         part = nf.Neighbours(0.25, lower=0.0, clusters=2, runs=1, instances=count + 3)
@@ -148,7 +148,8 @@ def test_la_background_may_be_a_share() -> None:
 
 
 def test_the_annulus_is_the_ball_without_the_close_ones() -> None:
-    """B_i without C_i (Wu et al. 2020, Def. 5.3): nobody of the anchor's clusters is a negative, and nobody joins the positive."""
+    """B_i without C_i (Wu et al. 2020, Def. 5.3): members of the anchor's clusters are neither negatives nor
+    positives."""
     part = _clustered(nf.Annulus(lower=0.0, clusters=4, instances=40))
     values = torch.randn(6, 34, generator=torch.Generator().manual_seed(2))
     candidates = Candidates(torch.zeros(34, 2), torch.arange(6, 40))
@@ -162,7 +163,8 @@ def test_the_annulus_is_the_ball_without_the_close_ones() -> None:
 
 
 def test_sampling_after_a_ball_keeps_the_claim() -> None:
-    """k of the M most similar are place by place at least as similar as k of M chosen blindly, so the expected value is at most that
+    """k of the M most similar are place by place at least as similar as k of M chosen blindly, so the
+    expected value is at most that
     of k of all, which is InfoNCE's with m = k + 1: enumerated over all draws (docs/certificates.md)."""
     generator = torch.Generator().manual_seed(4)
     for _ in range(20):
@@ -181,7 +183,7 @@ def test_sampling_after_a_ball_keeps_the_claim() -> None:
             assert mean(range(3, 7), k) <= mean(range(7), k) + 1e-6
 
 
-def test_a_claim_counts_what_is_drawn() -> None:
+def test_a_certificate_counts_the_drawn_negatives() -> None:
     sampling = NegativeSampling(64, 1000, independent=True)
     ball, ring = (
         nf.Ball(0.9, 32).sampling(sampling),

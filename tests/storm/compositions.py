@@ -22,7 +22,7 @@ from nearfar.train.equality import compare, make_data, trajectory
 from nearfar.train.resuming import describe_data
 from nearfar.train.session import Session
 from nearfar.train.step import take_step
-from tests.core.test_core_compositions import MADE, drawn
+from tests.core.test_core_compositions import WRITERS, draw_composition
 from tests.storm.places import lasting
 
 KINDS = ("images", "images", "images", "recordings", "vectors", "texts")
@@ -32,7 +32,7 @@ BY_RANKS = 12  # compositions that one pair of processes tries
 
 @functools.cache
 def located(kind: str) -> Located:
-    return locate(MADE[kind](lasting("data")))
+    return locate(WRITERS[kind](lasting("data")))
 
 
 @functools.cache
@@ -63,7 +63,7 @@ def case(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
     if rng.random() < 0.02:
         return by_ranks(rng, place)
     kind = rng.choice(KINDS)
-    recipe, layer = drawn(rng, kind)
+    recipe, layer = draw_composition(rng, kind)
     one = {"compositions": 1}
     session = open_session(recipe, layer, kind, torch.float32)
     losses = losses_of(session, 0, 2)
@@ -106,7 +106,7 @@ def by_ranks(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
     tried = 0
     while len(cases) < BY_RANKS:
         tried += 1
-        recipe, layer = drawn(rng, "images")
+        recipe, layer = draw_composition(rng, "images")
         asked = {
             key: value
             for key, value in layer.items()
