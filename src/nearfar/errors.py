@@ -42,6 +42,12 @@ def error_reason(error: BaseException) -> str:
     return (str(text).splitlines() or [""])[0].rstrip(".") or type(error).__name__
 
 
+def counted(count: int, plural: str) -> str:
+    """Returns a number with its noun: "1 class", "1,024 images"."""
+    singular = plural[:-2] if plural.endswith("sses") else plural.removesuffix("s")
+    return f"{count:,} {singular if count == 1 else plural}"
+
+
 MAX_LISTED_NAMES = 12  # a message lists all allowed names up to this number
 
 

@@ -14,9 +14,8 @@ import torch
 
 import nearfar as nf
 from nearfar.cli import main
-from nearfar.data import open_data
+from nearfar.data import locate, open_data
 from nearfar.errors import UserError
-from nearfar.modalities import modality_of
 from nearfar.run.trained import Run
 from nearfar.sweeps.objectives import ProbeReporter
 from nearfar.sweeps.search import Search, SearchTrial, probe_curve
@@ -255,7 +254,7 @@ def test_probes_use_the_validation_split(data: Path, tmp_path: Path) -> None:
     """The last probe is the kNN accuracy on the validation split, and probing does not change the training."""
     fit, held_out = open_data(data / "train.npz").split(0.2, 0)
     probe_rows: list[dict[str, Any]] = []
-    settings, _ = resolve_here("simclr", "table", None, {**QUICK, "held_out": 0.0}, modality=modality_of(fit))
+    settings, _ = resolve_here("simclr", "table", None, {**QUICK, "held_out": 0.0}, located=locate(fit))
     run = run_pretraining(
         settings,
         fit,

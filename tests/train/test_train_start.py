@@ -9,12 +9,14 @@ import safetensors.torch
 import timm
 import torch
 import torchvision
+from PIL import Image
 from torch import nn
 
 import nearfar as nf
 from nearfar.config.resolving import resolve
 from nearfar.config.schema import convert
 from nearfar.core.optimisers import build
+from nearfar.data import locate
 from nearfar.errors import UserError
 from nearfar.modalities.image import ImageDescription
 from nearfar.run.trained import fresh_method
@@ -191,16 +193,52 @@ def test_log_every(pictures: np.ndarray, tmp_path: Path) -> None:
     assert [row["step"] for row in run.metrics if row["kind"] == "train"] == [1, 3, 6, 8]
 
 
-def test_defaults_suit_the_machine_and_give_way(tmp_path: Path, simclr: nf.Run) -> None:
-    def chosen(recipe: str, out: Path | None, given: dict[str, Any]) -> tuple[object, ...]:
-        settings, said = resolve_here(recipe, "x", out, given)
-        return settings.backbone, settings.epochs, said
+def chosen(recipe: str, data: Any, out: Path | None = None, **settings: Any) -> tuple[object, ...]:
+    located = None if data is None else locate(data)
+    resolved, note = resolve_here(recipe, "x", out, {"device": "cpu", **settings}, located=located)
+    return resolved.backbone, resolved.image_size, resolved.batch_size, resolved.epochs, note
 
-    said = "backbone=resnet8-w16 and epochs=20 chosen for a CPU; name them to choose yourself"
-    assert chosen("simclr", tmp_path, {"device": "cpu"}) == ("resnet8-w16", 20, said)
-    assert chosen("simclr", tmp_path, {"device": "cuda"}) == ("resnet18", 100, None)
-    named = chosen("simclr", None, {"device": "cpu", "epochs": 3})
-    assert named == ("resnet8-w16", 3, said.replace(" and epochs=20", ""))
-    assert chosen("cpc", None, {"device": "cpu"})[2] is None
+
+def test_defaults_suit_the_machine_and_give_way(tmp_path: Path, simclr: nf.Run) -> None:
+    note = "backbone=resnet8-w16 epochs=20 chosen for a CPU; name them to choose yourself"
+    assert chosen("simclr", None) == ("resnet8-w16", None, 256, 20, note)
+    assert chosen("simclr", None, device="cuda") == ("resnet18", None, 256, 100, None)
+    named = chosen("simclr", None, epochs=3)
+    assert named == ("resnet8-w16", None, 256, 3, note.replace(" epochs=20", ""))
+    assert chosen("cpc", None)[-1] is None
     # a run that was begun keeps its own
-    assert chosen("simclr", simclr.path, {"device": "cpu"}) == ("resnet8-w16", 1, None)
+    assert chosen("simclr", None, simclr.path) == ("resnet8-w16", None, 32, 1, None)
+
+
+def test_first_run_on_photos_is_short_and_visits_most_of_them(tmp_path: Path) -> None:
+    """490 large photos on a CPU: views of 64 pixels, at most a seventh dropped per epoch, and 100 epochs."""
+    rng = np.random.default_rng(0)
+    for number in range(490):
+        pixels = rng.integers(0, 256, (3, 4, 3), dtype=np.uint8)
+        Image.fromarray(pixels).resize((400, 300)).save(tmp_path / f"{number}.jpg")
+    words = "backbone=resnet8-w16 image_size=64 batch_size=64 epochs=100"
+    note = f"{words} chosen for a CPU and 490 images; name them to choose yourself"
+    assert chosen("simclr", tmp_path) == ("resnet8-w16", 64, 64, 100, note)
+    assert chosen("simclr", tmp_path, image_size="none")[1:4] == (None, 64, 42)  # 224 px cost 49 times 32 px
+
+
+@pytest.mark.parametrize(
+    ("count", "labels", "batch"),
+    [(1792, None, 256), (1791, None, 128), (30, None, 8), (3, None, 3), (1792, 0.1, 16)],
+)
+def test_batch_size_suits_the_number_of_instances(count: int, labels: float | None, batch: int) -> None:
+    data = np.zeros((count, 8, 8, 3), np.uint8), np.arange(count) % 3
+    settings = {} if labels is None else {"labels": labels}
+    assert chosen("supervised", data, device="cuda", **settings)[2] == batch
+
+
+def test_preset_is_not_replaced_by_defaults_of_the_machine() -> None:
+    assert chosen("moco", None, preset="wu2021") == ("resnet18", None, 256, 300, None)
+
+
+def test_run_that_starts_from_another_has_its_network_and_size(simclr: nf.Run) -> None:
+    data = np.zeros((600, 40, 40, 3), np.uint8), np.arange(600) % 2
+    backbone, size, _, _, note = chosen("supervised", data, init=str(simclr.path))
+    assert (backbone, size) == ("resnet8-w16", 16)
+    assert str(note).startswith(f"backbone=resnet8-w16 image_size=16, as in {simclr.path}\n")
+    assert chosen("supervised", data, init=str(simclr.path), image_size=32)[1] == 32

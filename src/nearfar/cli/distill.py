@@ -1,7 +1,6 @@
 """`nearfar distill`."""
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -60,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     columns = Columns(*(overrides.get(key, config.get(key)) for key in ("image_column", "label_column")))
     located = locate(data, columns=columns)
     settings, objects, remark = student_of(
-        teacher, data, args.out, config, overrides, objective=objective, modality=located.modality
+        teacher, data, args.out, config, overrides, objective=objective, located=located
     )
     is_first = launched()[0] == 0
     if args.print_config:
@@ -78,10 +77,7 @@ def run(args: argparse.Namespace) -> int:
         objects=objects,
     )
     if is_first:
-        print(
-            f"{run.path}: trained for {run.facts['step']} steps; next: nearfar evaluate "
-            f"{shlex.quote(str(run.path))}"
-        )
+        pretrain.print_next(run)
     return DONE
 
 

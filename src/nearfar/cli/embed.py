@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.cli.codes import DONE
-from nearfar.errors import UserError
+from nearfar.errors import UserError, counted
 
 
 def add(commands: Any) -> None:
@@ -41,5 +41,5 @@ def run(args: argparse.Namespace) -> int:
     if strategy.is_first:
         for line in trained.ignored_files():
             print(line, file=sys.stderr)
-        print(f"{args.out}: {rows} rows of {width} features")
+        print(f"{args.out}: {counted(rows, 'rows')} of {width} features")
     return DONE

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.cli.codes import DONE
-from nearfar.errors import UserError
+from nearfar.errors import UserError, counted
 
 SETTINGS: dict[str, tuple[type, str]] = {
     "image_size": (int, "side of the views to be trained with: larger images are shrunk as training would"),
@@ -63,10 +63,11 @@ def run(args: argparse.Namespace) -> int:
     if manifest.ignored and not args.quiet:
         print(ignored_files(manifest.ignored), file=sys.stderr)
     quarantined = f", {manifest.quarantined:,} quarantined (quarantine.csv)" if manifest.quarantined else ""
+    size = f" image_size={settings['image_size']}" if "image_size" in settings else ""
     print(
-        f"{args.out}: {manifest.rows - len(manifest.left_out):,} rows in {len(manifest.shards)} shards "
+        f"{args.out}: {counted(manifest.rows - len(manifest.left_out), 'rows')} in {counted(len(manifest.shards), 'shards')} "
         f"({manifest.encoding}){quarantined}; "
-        f"next: nearfar pretrain {_recipe(manifest.modality)} {shlex.quote(str(args.out))} --out runs/packed"
+        f"next: nearfar pretrain {_recipe(manifest.modality)} {shlex.quote(str(args.out))} --out runs/packed{size}"
     )
     return DONE
 

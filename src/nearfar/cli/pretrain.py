@@ -9,7 +9,7 @@ from typing import Any
 from nearfar.cli.codes import DONE
 from nearfar.cli.settings_help import settings_help
 from nearfar.cli.urls import ALLOW_URLS, check_urls
-from nearfar.errors import UserError
+from nearfar.errors import UserError, counted
 
 
 def add(commands: Any) -> None:
@@ -43,7 +43,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from nearfar.config.resolving import read_file, read_words
-    from nearfar.data import Columns, locate
+    from nearfar.data import Columns, Located, locate
     from nearfar.distributed.strategy import launched
     from nearfar.train.defaults import resolve_here
     from nearfar.train.pretrain import run_pretraining
@@ -52,14 +52,15 @@ def run(args: argparse.Namespace) -> int:
     check_urls(config, args.config, args.words, args.allow_urls)
     recipe, data, words = split_words(args.words, config)
     overrides = read_words(words)
+    located: Located | None = None
     data_error: UserError | None = None
     try:
         columns = Columns(*(overrides.get(key, config.get(key)) for key in ("image_column", "label_column")))
-        modality = (located := locate(data, columns=columns)).modality
+        located = locate(data, columns=columns)
     # errors in the settings are reported first, and --print-config works without data
     except UserError as problem:
-        data_error, modality = problem, None
-    settings, remark = resolve_here(recipe, data, args.out, config, overrides, modality=modality)
+        data_error = problem
+    settings, remark = resolve_here(recipe, data, args.out, config, overrides, located=located)
     is_first = launched()[0] == 0
     if args.print_config and is_first:
         print(settings.as_yaml(), end="")
@@ -73,11 +74,15 @@ def run(args: argparse.Namespace) -> int:
         settings, located, args.out, allow_change=args.allow_change, quiet=args.quiet, note=remark
     )
     if is_first:
-        print(
-            f"{run.path}: trained for {run.facts['step']} steps; next: nearfar evaluate "
-            f"{shlex.quote(str(run.path))}"
-        )
+        print_next(run)
     return DONE
+
+
+def print_next(run: Any) -> None:
+    """Prints how long a run was trained and the command that shows what it learned."""
+    command = "report" if run.description.class_count is None else "evaluate"  # which needs labels
+    steps = counted(run.facts["step"], "steps")
+    print(f"{run.path}: trained for {steps}; next: nearfar {command} {shlex.quote(str(run.path))}")
 
 
 def _example(recipe: str) -> str:

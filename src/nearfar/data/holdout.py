@@ -5,7 +5,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from nearfar.core.splits import draw_rows
-from nearfar.errors import UserError
+from nearfar.errors import UserError, counted
 from nearfar.modalities import DataSet
 
 SHARE, MAX_HELD_OUT, MIN_HELD_OUT = 0.05, 2048, 8  # instances that are held out
@@ -22,7 +22,7 @@ def split_holdout(data: DataSet, share: float | None, seed: int) -> tuple[DataSe
     if rows < MIN_HELD_OUT:
         if share:
             raise UserError(
-                f"held_out was {share:g}: of the {len(data)} {data.unit} of {data.name} that is {rows}, too "
+                f"held_out was {share:g}: of the {counted(len(data), data.unit)} of {data.name} that is {rows}, too "
                 "few to "
                 f"contrast with one another; give a share that keeps at least {MIN_HELD_OUT}, or 0 for none"
             )

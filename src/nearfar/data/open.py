@@ -4,6 +4,7 @@ import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,17 @@ class Located:
         if limits.quarantine is not None and not data.quarantine and data.reader is None:
             write_quarantine(limits.quarantine, ())
         return data
+
+    @cached_property
+    def glance(self) -> DataSet | None:
+        """The data opened by their names and sizes; None if they cannot be opened, or only by reading all."""
+        reader = self.modality.reader
+        if self.source is not None and reader.default_facts is None:
+            return None
+        try:
+            return self.open_with(reader.options(), Limits(scan_bytes=0))
+        except UserError:
+            return None
 
 
 def open_data(

@@ -15,7 +15,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from nearfar.core.types import Batch
-from nearfar.errors import UserError
+from nearfar.errors import UserError, counted
 from nearfar.modalities import DataSet
 from nearfar.modalities.base import MakeViews
 from nearfar.system.prefetch import prefetch
@@ -40,7 +40,7 @@ class Stream:
             raise UserError(f"data {data.name!r}: training needs at least 2 {data.unit}; found {len(data)}.")
         if not 1 <= batch_size <= len(data):
             raise UserError(
-                f"batch_size is {batch_size}; data {data.name!r} have {len(data)} {data.unit} to train on, "
+                f"batch_size is {batch_size}; data {data.name!r} have {counted(len(data), data.unit)} to train on, "
                 f"so expected 2 to {len(data)}."
             )
         if batch_size % world:

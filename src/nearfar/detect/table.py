@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nearfar.core.tables import plus_minus, text_table
+from nearfar.errors import counted
 from nearfar.evaluate.table import matched_lines
 
 SHOWN = {"map": "AP", "map_50": "AP50", "map_75": "AP75"}
@@ -27,9 +28,10 @@ def caption(result: Mapping[str, Any]) -> str:
     backbone += ", class-agnostic" if settings.get("class_agnostic") else ""
     seeds = f", mean and deviation over {settings['seeds']} seeds" if settings["seeds"] > 1 else ""
     return (
-        f"{settings['task']}, backbone {backbone}, {settings['epochs']} epochs at {settings['size']} "
-        f"px{seeds}; fitted on {train['samples']} images ({train['objects']:,} objects): {train['name']}; "
-        f"tested on {test['samples']} ({test['objects']:,}): {test['name']}; COCO AP in percent"
+        f"{settings['task']}, backbone {backbone}, {counted(settings['epochs'], 'epochs')} at {settings['size']} "
+        f"px{seeds}; fitted on {counted(train['samples'], 'images')} "
+        f"({train['objects']:,} objects): {train['name']}; tested on {test['samples']} "
+        f"({test['objects']:,}): {test['name']}; COCO AP in percent"
     )
 
 

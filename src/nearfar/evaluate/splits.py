@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nearfar.core.results import SetFacts
 from nearfar.core.strategy import Strategy
-from nearfar.errors import UserError
+from nearfar.errors import UserError, counted
 from nearfar.evaluate.matching import Matching
 from nearfar.evaluate.sets import LabelledFeatures, LabelledInstances, stratified_split
 from nearfar.modalities import DataSet, Instances
@@ -113,14 +113,14 @@ def holdout_split(instances: Instances, seed: int) -> HoldoutSplit:
 def labels_of(instances: Instances) -> Int64[np.ndarray, "instance"]:
     if instances.labels is None or not len(instances.labels):
         raise UserError(
-            f"{instances.name} has no labels; evaluation needs class folders, a label column or a labels "
-            "array"
+            f"{instances.name} has no labels (class folders, a label column or a labels array); name "
+            "labelled data, or use a protocol that needs none: quality"
         )
     labels = np.array(instances.labels, dtype=np.int64)
     unknown = int((labels < 0).sum())
     if unknown:
         raise UserError(
-            f"{instances.name} has {unknown} images with a label below 0 (unknown); evaluation needs "
+            f"{instances.name} has {counted(unknown, 'images')} with a label below 0 (unknown); evaluation needs "
             "every image labelled"
         )
     return labels

@@ -5,6 +5,7 @@ from typing import Any
 
 from nearfar.core.results import Measurement, Result
 from nearfar.core.tables import text_table
+from nearfar.errors import counted
 from nearfar.evaluate.protocols import NETWORK_PROTOCOLS, PROTOCOLS, UNLABELLED_PROTOCOLS
 
 MAX_CLASSES = 20  # classes listed
@@ -44,10 +45,10 @@ def in_order(measurements: Mapping[str, Measurement]) -> dict[str, Measurement]:
 
 def _caption(result: Result) -> list[str]:
     train, test = result.train, result.test
-    text = f"fitted on {train.samples} {train.unit}: {train.name}; tested on {test.samples} {test.unit}: {test.name}"
+    text = f"fitted on {counted(train.samples, train.unit)}: {train.name}; tested on {counted(test.samples, test.unit)}: {test.name}"
     for path, measurement in result.figures.items():
         if measurement.test is not None:
-            text += f"; {display_name(path)} on {measurement.test.samples} {measurement.test.unit}: {measurement.test.name}"
+            text += f"; {display_name(path)} on {counted(measurement.test.samples, measurement.test.unit)}: {measurement.test.name}"
     if facts := result.notes.get("input"):
         size = f"{facts['size']} pixels a side, " if "size" in facts else ""
         text += f"; shown at {size}mean and deviation of {facts['statistics']}"
@@ -79,7 +80,7 @@ def matched_lines(labels: Mapping[str, Any] | None) -> list[str]:
     if labels is None:
         return []
     pairs, missing = labels["classes"], labels["not_in_test"]
-    summary = f"{len(pairs)} classes matched by {labels['matched_by']}"
+    summary = f"{counted(len(pairs), 'classes')} matched by {labels['matched_by']}"
     if missing:
         more = ", …" if len(missing) > MAX_CLASSES else ""
         summary += f"; {len(missing)} are not in the test set: {', '.join(missing[:MAX_CLASSES])}{more}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from nearfar.core.results import Result, SetFacts
-from nearfar.errors import UserError
+from nearfar.errors import UserError, counted
 from nearfar.evaluate.table import display_name, in_order
 from nearfar.run.folder import RunFolder
 from nearfar.run.trained import trains_on_labels
@@ -57,8 +57,9 @@ def _summary(parts: ExportParts) -> Iterator[str]:
     width = parts.config["features"]
     yield (
         f"A frozen encoder, `{_escape(built['name'])}` with {built['parameters']:,} weights, trained "
-        f"{'with' if _labelled(parts) else 'without'} labels by `{_escape(parts.run.settings.recipe)}` on "
-        f"{data['instances']:,} {parts.run.modality.unit} of {_escape(data['name'])}."
+        f"{'with' if _labelled(parts) else 'without'} labels by "
+        f"`{_escape(parts.run.settings.recipe)}` on {counted(data['instances'], parts.run.modality.unit)} of "
+        f"{_escape(data['name'])}."
     )
     yield f"It takes {_shape(parts.shape)} and gives {width or 'its'} features. Written by nearfar {parts.config['nearfar']}."
     if parts.run.unfinished:
@@ -115,10 +116,11 @@ def _training(parts: ExportParts) -> Iterator[str]:
         if choices.get(room, "none") != "none":
             yield f"| {room} | `{_cell(choices[room])}` |"
     yield (
-        f"\n{settings.epochs} epochs of batches of {settings.batch_size}, seed {settings.seed}, "
-        f"`{settings.optimizer}`; step {parts.run.facts['step']:,}. All settings are in `config.json`."
+        f"\n{counted(settings.epochs, 'epochs')} of batches of {settings.batch_size}, seed {settings.seed}, "
+        f"`{settings.optimizer}`; "
+        f"step {parts.run.facts['step']:,}. All settings are in `config.json`."
     )
-    yield f"\nData: {_escape(data['name'])}, {data['instances']:,} {parts.run.modality.unit} trained on, fingerprint `{data['fingerprint']}`."
+    yield f"\nData: {_escape(data['name'])}, {counted(data['instances'], parts.run.modality.unit)} trained on, fingerprint `{data['fingerprint']}`."
     notes = RunFolder(parts.run.path).notes()
     if notes is not None and notes.set_aside:
         reasons = "; ".join(f"{count:,} {reason}" for reason, count in notes.set_aside.items())

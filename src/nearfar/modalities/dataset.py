@@ -15,7 +15,7 @@ from jaxtyping import Int, Int64
 from nearfar.core.randomness import first_of_windowed_order, order, windowed_order
 from nearfar.core.splits import apportioned, at_least_one, held_out
 from nearfar.core.strategy import Strategy
-from nearfar.errors import UserError
+from nearfar.errors import UserError, counted
 
 MAX_REASONS = 5  # in a sentence about ignored files
 
@@ -146,7 +146,7 @@ class DataSet:
         return len(self.rows)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, {len(self)} {self.unit}, {self.class_count} classes)"
+        return f"{type(self).__name__}({self.name!r}, {counted(len(self), self.unit)}, {counted(self.class_count, 'classes')})"
 
     def load(self, index: Int[np.ndarray, "instance"]) -> Any:
         """The content of the instances with these row numbers, in this order."""
@@ -211,8 +211,9 @@ class DataSet:
         is_held_out = held_out(labels, share, seed, apportioned)
         if is_held_out.all() or not is_held_out.any():
             raise UserError(
-                f"data {self.name!r}: a share of {share} of {len(self)} {self.unit} leaves one side of the "
-                "split empty; expected a share strictly between 0 and 1 with at least one on either side."
+                f"data {self.name!r}: a share of {share} of {counted(len(self), self.unit)} leaves one side of the "
+                "split empty; "
+                f"expected a share strictly between 0 and 1 with at least one on either side."
             )
         return self.subset(np.flatnonzero(~is_held_out)), self.subset(np.flatnonzero(is_held_out))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from nearfar.core.results import Measurement, Result
 from nearfar.core.schedules import Learnt, Schedule
-from nearfar.errors import UserError
+from nearfar.errors import UserError, counted
 from nearfar.evaluate.table import display_name
 from nearfar.modalities.dataset import ignored_files
 from nearfar.report.curves import curves_of, edges_of, of_kind
@@ -138,7 +138,7 @@ def _data(notes: DataNotes | None) -> Iterator[Fact]:
         return
     yield Fact(
         "data",
-        f"{notes.instances:,} {notes.unit}" + (f", {notes.held_out:,} held out" * bool(notes.held_out)),
+        counted(notes.instances, notes.unit) + (f", {notes.held_out:,} held out" * bool(notes.held_out)),
     )
     if notes.set_aside:
         reasons = "; ".join(f"{count:,} {reason}" for reason, count in notes.set_aside.items())

@@ -23,7 +23,7 @@ from nearfar.config.fields import CHOICES
 from nearfar.config.reading import load_yaml
 from nearfar.config.resolving import check
 from nearfar.config.settings import Settings
-from nearfar.errors import UserError
+from nearfar.errors import UserError, counted
 from nearfar.modalities import DataSet
 from nearfar.modalities.dataset import ignored_files
 from nearfar.system.files import write_atomic
@@ -49,9 +49,9 @@ class DataNotes:
 
     def lines(self) -> Iterator[str]:
         """One sentence per line."""
-        labels = f", {self.classes} classes" if self.classes else ", no labels"
+        labels = f", {counted(self.classes, 'classes')}" if self.classes else ", no labels"
         reason = f" ({self.unlabelled})" if self.unlabelled and not self.classes else ""
-        yield f"{self.name}: {self.instances:,} {self.unit}{labels}{reason}"
+        yield f"{self.name}: {counted(self.instances, self.unit)}{labels}{reason}"
         if self.set_aside:
             reasons = "; ".join(f"{count:,} {reason}" for reason, count in self.set_aside.items())
             yield f"{sum(self.set_aside.values()):,} cannot be used: {reasons}; first: {self.first}; all are listed in quarantine.csv"
@@ -63,7 +63,7 @@ class DataNotes:
         if self.undrawn:
             yield f"{trained:,} are trained on (labels=)"
         if self.left_over:
-            yield f"the last incomplete batch is dropped ({self.left_over:,} of {trained:,} {self.unit}, different ones each epoch)"
+            yield f"the last incomplete batch is dropped ({self.left_over:,} of {counted(trained, self.unit)}, different ones each epoch)"
 
 
 def notes_of(data: DataSet, held_out: int, trained: int, batch_size: int) -> DataNotes:

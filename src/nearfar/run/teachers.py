@@ -23,7 +23,7 @@ from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.method import Method
 from nearfar.core.schedules import START
 from nearfar.core.types import TeacherOutput
-from nearfar.errors import UserError
+from nearfar.errors import UserError, counted
 from nearfar.modalities import MODALITIES, Description, Modality
 from nearfar.parts.encoders.backbones import SMALL
 from nearfar.parts.encoders.heads import width_of
@@ -95,7 +95,7 @@ class Teacher(nn.Module):
         except (RuntimeError, ValueError, TypeError) as problem:
             raise UserError(
                 f"the classifier of the teacher {self.name.removeprefix(PYTHON_PREFIX)} does not take "
-                f"its {width} features: {problem}"
+                f"its {counted(width, 'features')}: {problem}"
             ) from None
         if not isinstance(scores, Tensor) or scores.ndim != 2:
             raise UserError(
@@ -309,7 +309,7 @@ def check_teacher(encoders: AbstractEncoders, description: Description) -> None:
     teacher = guide.ready()
     if encoders.teacher_classes and description.class_count not in (None, encoders.teacher_classes):
         raise UserError(
-            f"the teacher {teacher.name} tells {encoders.teacher_classes} classes apart, but the data "
+            f"the teacher {teacher.name} tells {counted(encoders.teacher_classes, 'classes')} apart, but the data "
             f"have {description.class_count}, so their class scores cannot "
             "be compared; distil features: objective=crd, infonce, ml-cpc, cosine or relational"
         )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nearfar.core.statistics import mean_and_spread
 from nearfar.core.tables import plus_minus, text_table
+from nearfar.errors import counted
 from nearfar.evaluate import LabelledFeatures, features, scores
 from nearfar.evaluate.accuracy import TOP, hit_rates, rank_classes
 from nearfar.evaluate.matching import match_labels
@@ -83,7 +84,7 @@ class SemiResult:
         return rows
 
     def __str__(self) -> str:
-        head = f"{self.title}: {self.labels:,} labels of {self.instances:,} instances"
+        head = f"{self.title}: {counted(self.labels, 'labels')} of {counted(self.instances, 'instances')}"
         if self.test is None:
             return f"{head}\ntrained: {', '.join(self.runs.values())}\n{self.caption()}"
         table = [f"  {line}" for line in text_table(self.rows(), numbers=True)]
@@ -95,7 +96,9 @@ class SemiResult:
         from nearfar.report import write_report  # here, since figures need no page
         from nearfar.report.facts import Summary
 
-        about = f"{self.labels:,} labels of {self.instances:,} instances; {self.caption()}."
+        about = (
+            f"{counted(self.labels, 'labels')} of {counted(self.instances, 'instances')}; {self.caption()}."
+        )
         head = ("", *(f"{FIGURES[figure]}, %" for figure in self.columns)) if self.figures else ()
         summary = Summary(f"{self.title}, few labels", about, head, tuple(self.rows()), self.verdicts)
         runs = [Run.open(path) for path in self.runs.values()]
@@ -156,7 +159,7 @@ def run_semi(request: SemiRequest) -> SemiResult:
     labelled = data
     for draw in range(request.draws):
         labelled = choose_labels(data, request.labels, draw)
-        runner.report(f"draw {draw + 1} of {request.draws}: {len(labelled):,} labels")
+        runner.report(f"draw {draw + 1} of {request.draws}: {counted(len(labelled), 'labels')}")
         scratch, scratch_top = runner.train(request.from_scratch(pretrained, labelled, draw), test, labelled)
         tuned, tuned_top = runner.train(request.finetune(pretrained, labelled, draw), test, labelled)
         student = request.distil(pretrained, tuned, data, draw)

@@ -132,7 +132,7 @@ class SemiRequest:
             located.modality.check_network(self.settings.options["student"])
         for stage, recipe in ((FINETUNE, SUPERVISED), (DISTIL, STUDENT)):
             settings = {key: value for key, value in self.settings.of(stage).items() if key != "objective"}
-            resolve_here(recipe, located.name, None, settings, modality=located.modality)
+            resolve_here(recipe, located.name, None, settings, located=located)
         if self.init is not None:
             run = Run.open(self.init)
             if run.settings.recipe != self.recipe:
@@ -158,7 +158,7 @@ class SemiRequest:
     def pretrain(self) -> Stage:
         located = self.located()
         settings, note = resolve_here(
-            self.recipe, located.name, self.out / PRETRAIN, self.settings.pretrain, modality=located.modality
+            self.recipe, located.name, self.out / PRETRAIN, self.settings.pretrain, located=located
         )
         return Stage(_cell(PRETRAIN, settings, located.name), settings, located, quiet=self.quiet, note=note)
 
@@ -197,7 +197,7 @@ class SemiRequest:
             defaults,
             words,
             objective=objective,
-            modality=run.modality,
+            located=locate(data),
         )
         cell = _cell(folder, settings, data.fingerprint)
         return Stage(cell, settings, unlabelled, objects, self.quiet)
@@ -217,7 +217,7 @@ class SemiRequest:
         defaults = {**DEFAULTS, **network, "epochs": epochs, "batch_size": batch}
         folder = self._folder(stage, draw)
         settings, _ = resolve_here(
-            SUPERVISED, labelled.name, self.out / folder, defaults, start, words, modality=run.modality
+            SUPERVISED, labelled.name, self.out / folder, defaults, start, words, located=locate(labelled)
         )
         return Stage(_cell(folder, settings, labelled.fingerprint), settings, labelled)
 

@@ -23,7 +23,7 @@ from nearfar.core.statistics import mean_and_spread
 from nearfar.core.tables import plus_minus
 from nearfar.errors import UserError
 from nearfar.evaluate import features
-from nearfar.modalities import IMAGE, Images
+from nearfar.modalities import Images
 from nearfar.parts.encoders import check_backbone
 from nearfar.run.trained import Run
 from nearfar.studies.comparison import verdict
@@ -176,7 +176,7 @@ def _trained(identity: Mapping[str, Any], folder: Path, setup: ImageSetup, store
         "held_out": 0,
     }
     if identity["kind"] != "student":
-        settings, _ = resolve_here("supervised", setup.data, None, layer, modality=IMAGE)
+        settings, _ = resolve_here("supervised", setup.data, None, layer)
         return run_pretraining(settings, train, folder, quiet=True)
     teacher = identity["teacher"]
     teacher_folder = store.folder(Cell(f"teacher {teacher['backbone']}", teacher))
@@ -185,7 +185,7 @@ def _trained(identity: Mapping[str, Any], folder: Path, setup: ImageSetup, store
     )  # finished already, unless it was removed
     alpha = {} if identity["alpha"] is None else {"bound": {"alpha": identity["alpha"]}}
     settings, objects, _ = student_of(
-        trained_teacher.path, setup.data, None, layer, alpha, objective=identity["objective"], modality=IMAGE
+        trained_teacher.path, setup.data, None, layer, alpha, objective=identity["objective"]
     )
     return run_pretraining(settings, train, folder, quiet=True, objects=objects)
 

@@ -19,7 +19,7 @@ from nearfar.config.objects import Objects
 from nearfar.config.settings import MAY_CHANGE, Settings
 from nearfar.core.randomness import order
 from nearfar.data import Columns, Limits, Located, locate
-from nearfar.errors import UserError
+from nearfar.errors import UserError, counted
 from nearfar.evaluate import evaluate_run
 from nearfar.modalities import DataSet
 from nearfar.run.teachers import Teacher, load_teacher
@@ -139,13 +139,11 @@ class TrainingObjective:
         words = {**settings, "seed": seed}
         located = self._located(Columns(settings.get("image_column"), settings.get("label_column")))
         if self.name != "distill":
-            resolved, _ = resolve_here(
-                self.recipe, located.name, None, defaults, words, modality=located.modality
-            )
+            resolved, _ = resolve_here(self.recipe, located.name, None, defaults, words, located=located)
             return resolved, NONE
         objective = words.pop("objective", None)
         resolved, objects, _ = student_of(
-            self._teacher, located.name, None, defaults, words, objective=objective, modality=located.modality
+            self._teacher, located.name, None, defaults, words, objective=objective, located=located
         )
         return resolved, objects
 
@@ -174,7 +172,7 @@ class TrainingObjective:
             if not len(fit) or not len(validation):
                 purpose = "to select by" if len(fit) else "to train on"
                 raise UserError(
-                    f"{data.name} has {len(data)} {data.unit}; holding out {self.validation_share:.0%} "
+                    f"{data.name} has {counted(len(data), data.unit)}; holding out {self.validation_share:.0%} "
                     f"leaves none {purpose}; "
                     "give more data, or another --validation"
                 )

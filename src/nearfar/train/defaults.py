@@ -1,56 +1,161 @@
-"""Network and epochs by the machine, where the user names none: resnet18 for 100 epochs is for GPUs, and
-would take a CPU days."""
+"""Settings that follow from the machine, the data and the setting `init`, where the user names none.
+
+resnet18 for 100 epochs at 224 pixels is for GPUs and would take a CPU days. A first run on a CPU should take
+minutes and learn something.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nearfar.config.building import NONE
-from nearfar.config.objects import OWN, Objects
+from nearfar.config.fields import FIELDS
+from nearfar.config.objects import OWN, Objects, is_own_backbone
+from nearfar.config.presets import preset_for
+from nearfar.config.reading import numbers
+from nearfar.config.recipes import RECIPES, Training
 from nearfar.config.resolving import modality_of_recipe, resolve
 from nearfar.config.settings import Settings
 from nearfar.core.method import Method
-from nearfar.modalities import Modality
+from nearfar.data import Located
+from nearfar.errors import counted
+from nearfar.modalities import DataSet, Modality
 from nearfar.run.folder import RunFolder
+from nearfar.run.trained import Run
 from nearfar.system.hardware import pick_device
 
-EPOCHS_ON_CPU = 20
+CHOSEN = ("backbone", "image_size", "batch_size", "epochs")  # the settings that are chosen here
+SAMPLE = 16  # images that the size of a view is chosen from
+MAX_SIDE = 64  # of a view on a CPU, in pixels
+MIN_STEPS, MIN_BATCH = 7, 8  # steps of an epoch, so that the dropped last batch is a seventh at most
+# epochs on a CPU: so many images of 32 x 32 pixels in all, about ten minutes of two cores with the small
+# network, and never more passes than MAX_EPOCHS
+CPU_IMAGES, REFERENCE_SIDE, MAX_EPOCHS = 1_000_000, 32, 100
+EPOCHS_ON_CPU = 20  # of data that cannot be opened yet
+Layer = Mapping[str, Any]
 
 
 def resolve_here(
     recipe: str | Method,
     data: str,
     out: Path | None,
-    *layers: Mapping[str, Any],
-    modality: Modality | None = None,
+    *layers: Layer,
+    located: Located | None = None,
     objects: Objects = NONE,
 ) -> tuple[Settings, str | None]:
-    """The settings as `resolve` returns them, with defaults for this machine, and a note about those
-    defaults."""
-    # encoders, or a method, that the caller made have their network
-    fixed = {"backbone": None} if {"backbone", "encoders", "method"} & set(objects) else {}
-    expected = modality_of_recipe(recipe)
-    # data of another kind than the recipe's is reported after resolving, without defaults of that kind
-    small = expected.networks.small if modality in (None, expected) else None
-    name = recipe if isinstance(recipe, str) else OWN
-    defaults, note = machine_defaults(name, small, out, fixed, *layers) if small else ({}, None)
+    """The settings as `resolve` returns them, with defaults for this machine and these data (`located`; None:
+    they cannot be opened), and a note about those defaults."""
+    modality = None if located is None else located.modality
+    defaults, note = _defaults(recipe, out, layers, located, objects)
     return resolve(recipe, data, defaults, *layers, modality=modality, objects=objects), note
 
 
-def machine_defaults(
-    recipe: str, network: str, out: Path | None, *layers: Mapping[str, Any]
+def _defaults(
+    recipe: str | Method,
+    out: Path | None,
+    layers: tuple[Layer, ...],
+    located: Located | None,
+    objects: Objects,
 ) -> tuple[dict[str, Any], str | None]:
-    """Defaults for a CPU; a run that was started keeps what was chosen for it, on whatever machine it
-    resumes."""
-    defaults = {"backbone": network, "epochs": EPOCHS_ON_CPU}
-    unset = [key for key in defaults if not any(key in layer for layer in layers)]
+    name = recipe if isinstance(recipe, str) else OWN
+    settings = _set_by_user(name, layers)
+    # encoders, or a method, that the caller made have their network
+    has_network = bool({"backbone", "encoders", "method"} & set(objects))
+    unset = [key for key in CHOSEN if key not in settings and not (key == "backbone" and has_network)]
     if out is not None and (folder := RunFolder(out)).config.is_file():
+        # a run that was started keeps what was chosen for it, on whatever machine it resumes
         stored = folder.stored_settings()
-        return {key: stored[key] for key in unset if key in stored and stored["recipe"] == recipe}, None
-    device = next((layer["device"] for layer in reversed(layers) if "device" in layer), "auto")
-    on_cpu = device == "cpu" or (device == "auto" and pick_device("auto").type == "cpu")
-    if not unset or not on_cpu:
-        return {}, None
-    values = {key: defaults[key] for key in unset}
-    words = " and ".join(f"{key}={value}" for key, value in values.items())
-    return values, f"{words} chosen for a CPU; name them to choose yourself"
+        return {key: stored[key] for key in unset if key in stored and stored["recipe"] == name}, None
+    expected = modality_of_recipe(recipe)
+    carried = {key: value for key, value in _of_run(settings.get("init"), expected).items() if key in unset}
+    chosen = _chosen(name, settings, carried, unset, located, expected)
+    notes = [f"{_words(carried)}, as in {settings['init']}"] if carried else []
+    if chosen:
+        machine = ["a CPU"] if {*chosen} - {"batch_size"} else []
+        data = located.glance if located is not None and {*chosen} - {"backbone"} else None
+        reasons = [*machine, *([] if data is None else [counted(len(data), data.unit)])]
+        notes.append(f"{_words(chosen)} chosen for {' and '.join(reasons)}; name them to choose yourself")
+    return {**carried, **chosen}, "\n".join(notes) or None
+
+
+def _words(settings: Layer) -> str:
+    return " ".join(f"{key}={value}" for key, value in settings.items())
+
+
+def _set_by_user(recipe: str, layers: tuple[Layer, ...]) -> dict[str, Any]:
+    """What layers set, and a preset that they name, by top-level key."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged |= layer
+    preset = merged.get("preset")
+    named = isinstance(preset, str) and preset != "none" and recipe in RECIPES
+    return {**(preset_for(preset, recipe) if named else {}), **merged}
+
+
+def _of_run(init: Any, expected: Modality) -> dict[str, Any]:
+    """The network and size of a run that `init` names."""
+    if not isinstance(init, str) or not RunFolder(Path(init)).config.is_file():
+        return {}
+    run = Run.open(init)
+    if run.modality is not expected:
+        return {}
+    backbone = {} if is_own_backbone(run.settings.backbone) else {"backbone": run.settings.backbone}
+    return {**backbone, **({"image_size": run.description.size} if expected.views.resizable else {})}
+
+
+def _chosen(
+    recipe: str,
+    settings: Layer,
+    carried: Layer,
+    unset: list[str],
+    located: Located | None,
+    expected: Modality,
+) -> dict[str, Any]:
+    """The settings that nothing else decides: the batch size by the data; on a CPU network, size and
+    epochs."""
+    free = [key for key in unset if key not in carried]
+    data = located.glance if located is not None and {*free} - {"backbone"} else None
+    # data of another kind than the recipe's get no defaults of that kind
+    small = expected.networks.small if located is None or located.modality is expected else None
+    on_cpu = small is not None and _on_cpu(settings.get("device", "auto"))
+    values: dict[str, Any] = {"backbone": small, "epochs": EPOCHS_ON_CPU} if on_cpu else {}
+    if data is not None:
+        training = RECIPES[recipe].training if recipe in RECIPES else Training()
+        usual = training.batch_size or FIELDS["batch_size"].default
+        count = _trained_on(data, numbers(settings.get("labels")))
+        batch = _batch_size(count, usual)
+        values |= {"batch_size": batch} if batch != usual else {}
+        if on_cpu:
+            side = numbers({**settings, **carried}.get("image_size"))
+            if not isinstance(side, int):
+                side = _side(data, expected)
+                if side > MAX_SIDE and "image_size" in free:
+                    values["image_size"] = side = MAX_SIDE
+            images = CPU_IMAGES / (side / REFERENCE_SIDE) ** 2
+            values["epochs"] = max(1, min(MAX_EPOCHS, round(images / max(1, count))))
+    return {key: values[key] for key in CHOSEN if key in free and key in values}
+
+
+def _on_cpu(device: Any) -> bool:
+    return device == "cpu" or (device == "auto" and pick_device("auto").type == "cpu")
+
+
+def _trained_on(data: DataSet, labels: Any) -> int:
+    """The number of instances of which `labels` is a share, or so many of each class."""
+    if not isinstance(labels, (int, float)) or labels <= 0:
+        return len(data)
+    return min(len(data), int(labels * (len(data) if labels < 1 else data.class_count)))
+
+
+def _batch_size(count: int, usual: int) -> int:
+    """`usual`, halved until an epoch has MIN_STEPS steps."""
+    batch = usual
+    while batch > MIN_BATCH and count // batch < MIN_STEPS:
+        batch //= 2
+    return max(2, min(batch, count))
+
+
+def _side(data: DataSet, modality: Modality) -> int:
+    """The side of a view that the data suggest, from a few of them."""
+    few = data.subset(data.sample(0, 0, SAMPLE))
+    return int(modality.reader.describe(few, None).size) if modality.views.resizable else REFERENCE_SIDE

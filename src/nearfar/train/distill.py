@@ -8,9 +8,8 @@ from nearfar.config.objects import Objects, split_objects
 from nearfar.config.recipes.distillation import CONTRASTS, layer_of, terms_of
 from nearfar.config.settings import Settings
 from nearfar.core.strategy import Strategy
-from nearfar.data import Columns, locate
+from nearfar.data import Columns, Located, locate
 from nearfar.errors import UserError
-from nearfar.modalities import Modality
 from nearfar.run.teachers import PYTHON_PREFIX, TEACHER, Teacher, load_teacher
 from nearfar.run.trained import Run
 from nearfar.system.files import as_path
@@ -57,7 +56,7 @@ def distill(
         out,
         *request.layers,
         objective=objective,
-        modality=located.modality,
+        located=located,
         objects=request.objects,
     )
     return run_pretraining(
@@ -80,7 +79,7 @@ def student_of(
     out: Path | None,
     *layers: Mapping[str, Any],
     objective: str | None = None,
-    modality: Modality | None = None,
+    located: Located | None = None,
     objects: Objects | None = None,
 ) -> tuple[Settings, Objects, str | None]:
     """The settings of a student of this teacher, its Python objects, and a note about defaults for this
@@ -91,6 +90,7 @@ def student_of(
     if objective is not None:
         terms_of(objective)  # reports a mistake before loading anything
     loaded = load_teacher(teacher)
+    modality = None if located is None else located.modality
     if modality is not None and loaded.modality is not None and modality is not loaded.modality:
         raise UserError(
             f"the teacher {loaded.name} is made for {loaded.modality.plural}, but {data} holds "
@@ -115,7 +115,7 @@ def student_of(
     identity = {"teacher": loaded.name, "digest": loaded.digest, "width": width}
     encoders = {"encoders": {**identity, "classes": classes if "kd" in terms else 0}}
     settings, note = resolve_here(
-        RECIPE, data, out, layer_of(objective), encoders, *layers, modality=modality, objects=objects or {}
+        RECIPE, data, out, layer_of(objective), encoders, *layers, located=located, objects=objects or {}
     )
     return settings, {**(objects or {}), TEACHER: loaded}, note
 

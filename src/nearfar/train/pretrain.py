@@ -20,6 +20,7 @@ from nearfar.data.all_ranks import open_on_all_ranks, sync_unusable
 from nearfar.data.holdout import draw_labelled, split_holdout
 from nearfar.data.lazy import with_quarantine
 from nearfar.distributed.strategy import join
+from nearfar.errors import counted
 from nearfar.modalities import DataSet
 from nearfar.parts.encoders import parameters_of
 from nearfar.run.checkpoints import Loaded
@@ -86,7 +87,7 @@ def pretrain(
     located = locate(data, labels, columns)
     request = split_objects(method, config or {}, settings)
     resolved, note = resolve_here(
-        request.recipe, located.name, out, *request.layers, modality=located.modality, objects=request.objects
+        request.recipe, located.name, out, *request.layers, located=located, objects=request.objects
     )
     return run_pretraining(
         resolved,
@@ -296,7 +297,6 @@ def announce(display: Display, session: Session, notes: DataNotes) -> None:
     for line in notes.lines():
         display.say(line)
     display.say(
-        f"{settings.recipe} with {settings.backbone} ({parameters_of(backbone):,} weights), {session.steps} "
-        "steps of "
-        f"{settings.batch_size} {notes.unit}, {dtype} on {session.device}{processes}"
+        f"{settings.recipe} with {settings.backbone} ({parameters_of(backbone):,} weights), "
+        f"{counted(session.steps, 'steps')} of {settings.batch_size} {notes.unit}, {dtype} on {session.device}{processes}"
     )

@@ -13,7 +13,7 @@ from torch import Tensor
 from nearfar.config.settings import KNN, LINEAR, QUALITY, Settings
 from nearfar.core.method import Method
 from nearfar.data import Limits
-from nearfar.errors import UserError
+from nearfar.errors import UserError, counted
 from nearfar.evaluate.knn import knn
 from nearfar.evaluate.linear import linear
 from nearfar.evaluate.quality import measures_of, view_features
@@ -145,7 +145,7 @@ def probe_problem(data: DataSet) -> str | None:
     sample = np.asarray(data.labels)[data.sample(0, 0, MAX_PROBED)]
     _, sizes = np.unique(sample, return_counts=True)
     if len(sample) < MIN_LABELLED:
-        return f"{data.name} has {len(sample)} labelled {data.unit} to train on, and a probe needs {MIN_LABELLED}"
+        return f"{data.name} has {counted(len(sample), f'labelled {data.unit}')} to train on, and a probe needs {MIN_LABELLED}"
     if len(sizes) < 2:
         return f"the labels of {data.name} have only one class"
     if sizes.max() < 2:

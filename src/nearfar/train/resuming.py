@@ -9,7 +9,7 @@ import torch
 
 from nearfar.config.settings import MAY_CHANGE, Settings
 from nearfar.core.strategy import Strategy
-from nearfar.errors import UserError
+from nearfar.errors import UserError, counted
 from nearfar.modalities import DataSet, Description, modality_of_views
 from nearfar.run import checkpoints
 from nearfar.run.facts import checked
@@ -116,7 +116,7 @@ def describe_data(
     if previous is not None and previous.fingerprint != data.fingerprint:
         if not allow_change:
             raise UserError(
-                f"{data.name} changed since the run started (it had {previous.instances} {data.unit}, now "
+                f"{data.name} changed since the run started (it had {counted(previous.instances, data.unit)}, now "
                 f"{len(data)}); "
                 "restore it, choose another --out, or add --allow-change"
             )
@@ -148,7 +148,7 @@ def check_steps_left(
         changes = changes or "data: others than before"
     if changes and session.step >= session.steps:
         raise UserError(
-            f"{folder.path} was trained for {session.step} steps and these settings ask for {session.steps}: "
+            f"{folder.path} was trained for {counted(session.step, 'steps')} and these settings ask for {session.steps}: "
             "no step is left to train "
             f"with what changed ({changes}); raise epochs, or choose another --out"
         )
