@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearfar.core.abstract import AbstractViewSettings
+from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
 from nearfar.modalities.base import Arrays, Modality, ViewFamily
@@ -64,7 +64,7 @@ class Turn(AbstractViewSettings):
         return Standardised(description, device)
 
 
-class Turned(Standardised):
+class Turned(AbstractViews, Standardised):
     def __init__(self, turn: Turn, description: VectorsDescription, device: torch.device) -> None:
         super().__init__(description, device)
         self.turn = turn

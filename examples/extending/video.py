@@ -17,7 +17,7 @@ from jaxtyping import Int, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from nearfar.core.abstract import AbstractViewSettings
+from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
 from nearfar.modalities.base import (
@@ -127,12 +127,12 @@ class Stretch(AbstractViewSettings):
 class MiddleStretch:
     """The middle frames of each clip, channels at mean 0 and standard deviation 1: (n, c, frames, h, w)."""
 
-    def __init__(self, settings: Stretch, description: VideoDescription, device: torch.device) -> None:
-        self.settings, self.device = settings, device
+    def __init__(self, stretch: Stretch, description: VideoDescription, device: torch.device) -> None:
+        self.stretch, self.device = stretch, device
         self.mean, self.std = np.array(description.mean), np.array(description.std)
 
     def __repr__(self) -> str:
-        return f"MiddleStretch({self.settings.frames}, {self.mean.tolist()}, {self.std.tolist()})"
+        return f"MiddleStretch({self.stretch.frames}, {self.mean.tolist()}, {self.std.tolist()})"
 
     def as_views(self, view: Tensor, count: int) -> tuple[Tensor, ...]:
         return (view,) * count
@@ -142,7 +142,7 @@ class MiddleStretch:
         return (self._view(loaded, middle, mirrored=np.zeros(len(loaded), dtype=bool)),)
 
     def _view(self, loaded: np.ndarray, place: np.ndarray, mirrored: np.ndarray) -> Tensor:
-        frames = min(self.settings.frames, loaded.shape[1])
+        frames = min(self.stretch.frames, loaded.shape[1])
         start = (place * (loaded.shape[1] - frames + 1)).astype(np.int64)
         times = start[:, None] + np.arange(frames)
         clips = loaded[np.arange(len(loaded))[:, None], times]
@@ -151,11 +151,11 @@ class MiddleStretch:
         return torch.from_numpy(normal).permute(0, 4, 1, 2, 3).contiguous().to(self.device)
 
 
-class Stretches(MiddleStretch):
+class Stretches(AbstractViews, MiddleStretch):
     """Stretch v of clip i in an epoch is a function of (seed, epoch, i, v)."""
 
     def __call__(self, loaded: np.ndarray, seed: int, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
-        draws = [uniforms(seed, epoch, index, view, 2) for view in range(self.settings.count)]
+        draws = [uniforms(seed, epoch, index, view, 2) for view in range(self.stretch.count)]
         return tuple(self._view(loaded, draw[:, 0], draw[:, 1] < 0.5) for draw in draws)
 
 

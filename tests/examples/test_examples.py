@@ -55,6 +55,10 @@ def test_compiled_method_has_the_same_loss() -> None:
     assert compiled == pytest.approx(eager, rel=1e-5)
 
 
+def test_functions_of_one_picture_are_views() -> None:
+    assert example("own_views").main(epochs=1, instances=128).keys() == {"torchvision", "two functions"}
+
+
 def test_every_example_is_listed() -> None:
     listed = (EXAMPLES / "README.md").read_text()
     for file in EXAMPLES.glob("*.py"):

@@ -11,7 +11,7 @@ from nearfar.evaluate import evaluate_run
 from nearfar.modalities import Recordings
 from nearfar.modalities.sequences import SequenceStore, padded
 from nearfar.modalities.sound import SOUND
-from nearfar.modalities.sound.views import Window
+from nearfar.modalities.sound.views import SoundWindows
 from nearfar.train.pretrain import pretrain
 
 SMALL: dict[str, Any] = {
@@ -36,8 +36,8 @@ def tones(count: int = 32) -> Recordings:
 def test_stretches_of_one_recording_are_drawn_apart() -> None:
     series = padded([np.arange(900, dtype=np.float32)] * 3)
     rows = np.array([4, 9, 1])
-    one = Window(100)(series, 7, 2, rows)
-    three = Window(100, count=3)(series, 7, 2, rows)
+    one = SoundWindows(100, 1)(series, 7, 2, rows)
+    three = SoundWindows(100, 3)(series, 7, 2, rows)
     assert torch.equal(one[0], three[0])  # more views change none of the first
     assert len({float(view[0, 0, 0]) for view in three}) == 3
 

@@ -1,12 +1,15 @@
 """Objects at the door: what is given as an object trains, resumes, is recognised, and is asked for by name when it is missing."""
 
+import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
+from torchvision.transforms import v2
 
 import nearfar as nf
 from nearfar.config.objects import as_section, describe_object, split_objects
@@ -323,3 +326,83 @@ def test_a_class_in_place_of_its_object_is_told_so(key: str, tmp_path: Path) -> 
         nf.UserError, match=rf"{key} was the class {given.__name__}; expected an object of it"
     ):
         nf.pretrain("simclr", IMAGES, tmp_path / "a", **{key: given}, **QUICK)
+
+
+# ------------------------------------------------------------------------------- functions of one picture
+
+PHOTOS = np.random.default_rng(3).integers(0, 256, (12, 40, 56, 3), dtype=np.uint8)
+CROP = [v2.RandomResizedCrop(16), v2.RandomHorizontalFlip()]
+
+
+class Named:
+    """As albumentations' transforms are called, and with a generator of its own."""
+
+    def __init__(self) -> None:
+        self.random = np.random.default_rng(0)
+
+    def set_random_seed(self, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+
+    def __call__(self, *, image: np.ndarray) -> dict[str, np.ndarray]:
+        corner = self.random.integers(0, 16)  # pictures are at least twice as large as views
+        return {"image": image[corner : corner + 16, corner : corner + 16]}
+
+
+def cut(picture: Image.Image) -> Image.Image:
+    corner = random.randrange(16)
+    return picture.crop((corner, corner, corner + 16, corner + 16))
+
+
+OWN_VIEWS = {
+    "PIL": v2.Compose(CROP),
+    "tensor": v2.Compose([*CROP, v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.25] * 3)]),
+    "image": v2.Compose([v2.ToImage(), *CROP, v2.ToDtype(torch.float32, scale=True)]),
+    "keyword": Named(),
+    "function": cut,
+    "one for each view": [cut, v2.Compose(CROP)],
+}
+
+
+@pytest.mark.parametrize("kind", OWN_VIEWS)
+def test_functions_of_one_picture_are_views(kind: str, tmp_path: Path) -> None:
+    """They are used as they are, their draws are a function of (seed, epoch, index, view) alone, and a stopped
+    run resumes to the same weights; the encoder opens without them."""
+    views, settings = OWN_VIEWS[kind], {**QUICK, "backbone": "resnet8-w16", "batch_size": 4}
+    run = nf.pretrain("simclr", PHOTOS, tmp_path / "a", views=views, **settings)
+    assert run.settings.image_size == 16
+    made = run.views()
+    rows = np.array([7, 2])
+    both = made(run.images(PHOTOS).load(rows), 0, 1, rows)
+    (alone, _) = made(run.images(PHOTOS).load(rows[1:]), 0, 1, rows[1:])
+    assert torch.equal(both[0][1:], alone)
+    assert not torch.equal(both[0], both[1])
+    torch.manual_seed(9)
+    random.seed(9)
+    nf.pretrain("simclr", PHOTOS, tmp_path / "b", views=views, hooks=[StopAt(1)], **settings)
+    resumed = nf.pretrain("simclr", PHOTOS, tmp_path / "b", views=views, allow_change=True, **settings)
+    expected = run.weights()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in resumed.weights().items())
+    assert torch.equal(nf.Run.open(tmp_path / "a").embed(PHOTOS), run.embed(PHOTOS))
+
+
+class StopAt(nf.Hook):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step(self, session: Any, outcome: Any) -> None:
+        if session.step == self.step:
+            session.stop("tried")
+
+
+@pytest.mark.parametrize(
+    ("views", "sentence"),
+    [
+        (v2.RandomHorizontalFlip(), r"views returned a picture of shape \(3, 40, 56\).*set image_size"),
+        (lambda picture: picture.nothing, "failed on a picture .AttributeError"),
+        (lambda picture: 3, "failed on a picture .TypeError: it returned int"),
+        ([cut, 3], "views was "),
+    ],
+)
+def test_functions_that_make_no_views_are_refused(views: Any, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(nf.UserError, match=sentence):
+        nf.pretrain("simclr", PHOTOS, tmp_path / "a", views=views, backbone="resnet8-w16", **QUICK)

@@ -228,8 +228,7 @@ def test_first_run_on_photos_is_short_and_visits_most_of_them(tmp_path: Path) ->
 )
 def test_batch_size_suits_the_number_of_instances(count: int, labels: float | None, batch: int) -> None:
     data = np.zeros((count, 8, 8, 3), np.uint8), np.arange(count) % 3
-    settings = {} if labels is None else {"labels": labels}
-    assert chosen("supervised", data, device="cuda", **settings)[2] == batch
+    assert chosen("supervised", data, device="cuda", labels=labels)[2] == batch
 
 
 def test_preset_is_not_replaced_by_defaults_of_the_machine() -> None:

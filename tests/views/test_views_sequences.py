@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nearfar.errors import UserError
 from nearfar.modalities.sequences import padded
-from nearfar.modalities.sound.views import LOUDNESS, WholeSound, Window, levelled
+from nearfar.modalities.sound.views import LOUDNESS, SoundWindows, WholeSound, Window, levelled
 from nearfar.modalities.text.views import NOTHING, Mask, Masked, WholeText
 
 WINDOW = 64
@@ -30,7 +30,7 @@ def test_a_window_is_a_stretch_of_its_recording_as_loud_as_promised(
 ) -> None:
     series = padded(waves(lengths))
     numbers = np.arange(100, 100 + len(lengths))
-    (heard,) = Window(WINDOW)(series, seed, epoch, numbers)
+    (heard,) = SoundWindows(WINDOW, 1)(series, seed, epoch, numbers)
     assert heard.shape == (len(lengths), 2, WINDOW)
     level = levelled(series).astype(np.float32)
     for row, length in enumerate(lengths):
@@ -46,9 +46,9 @@ def test_a_window_is_a_stretch_of_its_recording_as_loud_as_promised(
 @given(seed=st.integers(0, 2**62), epoch=st.integers(0, 10**6))
 def test_sound_views_do_not_depend_on_batch_or_padding(seed: int, epoch: int) -> None:
     items = waves([30, 150, 90])
-    (together,) = Window(WINDOW)(padded(items), seed, epoch, np.array([7, 2, 5]))
+    (together,) = SoundWindows(WINDOW, 1)(padded(items), seed, epoch, np.array([7, 2, 5]))
     for row, number in enumerate((7, 2, 5)):
-        (alone,) = Window(WINDOW)(padded(items[row : row + 1]), seed, epoch, np.array([number]))
+        (alone,) = SoundWindows(WINDOW, 1)(padded(items[row : row + 1]), seed, epoch, np.array([number]))
         assert torch.equal(together[row], alone[0])
 
 
@@ -57,10 +57,10 @@ def test_windows_visit_every_start_and_change_with_epoch_and_seed() -> None:
     first = levelled(series)[0]
     starts = set()
     for epoch in range(100):
-        (heard,) = Window(WINDOW)(series, 0, epoch, np.array([3]))
+        (heard,) = SoundWindows(WINDOW, 1)(series, 0, epoch, np.array([3]))
         starts.add(int(np.abs(first - float(heard[0, 0, 0])).argmin()))
     assert starts == set(range(7))
-    draws = [Window(WINDOW)(series, s, 0, np.array([3]))[0] for s in range(20)]
+    draws = [SoundWindows(WINDOW, 1)(series, s, 0, np.array([3]))[0] for s in range(20)]
     assert len({float(d[0, 0, 0]) for d in draws}) > 1
 
 

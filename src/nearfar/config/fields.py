@@ -30,8 +30,8 @@ class SettingField:
 
 _F = SettingField
 FIELDS: dict[str, SettingField] = {
-    "epochs": _F(100, "passes over the data"),
-    "batch_size": _F(256, "instances per step, over all processes"),
+    "epochs": _F(100, "passes over the data", "100; on a CPU by the data"),
+    "batch_size": _F(256, "instances per step, over all processes", "256; fewer for small data"),
     "seed": _F(0, "of order, augmentation and initial weights"),
     "init": _F(None, "weights to start from: another run, or a torchvision or timm weights file"),
     "preset": _F(
@@ -43,7 +43,9 @@ FIELDS: dict[str, SettingField] = {
         "mobilenetv2, shufflenetv1 and more (docs/methods.md), or timm/NAME; other data have their own",
         CHOSEN_LATER,
     ),
-    "image_size": _F(None, "side of a view in pixels; none: the data's, up to 224"),
+    "image_size": _F(
+        None, "side of a view in pixels; none: the data's, up to 224", "none; on a CPU at most 64"
+    ),
     "optimizer": _F("adamw", "sgd, adamw or lars"),
     "optimizer_options": _F(
         {}, "options of the optimizer, written optimizer.nesterov=true, optimizer.betas=[0.9,0.95]"

@@ -28,6 +28,7 @@ from nearfar.core.schedules import Schedule
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, Modality
 from nearfar.modalities.image.views import OPERATIONS, PIPELINES, Augment
+from nearfar.modalities.image.views.functions import PictureFunctions, as_picture_functions
 from nearfar.parts.encoders import parameters_of
 from nearfar.parts.encoders.heads import planned_head
 
@@ -99,7 +100,9 @@ def _settings_of_layer(layer: Mapping[str, Any], objects: dict[str, Any]) -> dic
             settings[key] = section
         else:
             _check_object(key, value)
-            objects[key] = ADAPTERS[key](value) if key in ADAPTERS else value
+            objects[key] = (
+                as_views(value) if key == VIEWS else ADAPTERS[key](value) if key in ADAPTERS else value
+            )
     return settings
 
 
@@ -108,11 +111,31 @@ def _check_object(key: str, value: Any) -> None:
         raise UserError(
             f"backbone was {value!r}; expected a name or an nn.Module from a batch of images to (n, d)"
         )
-    if key == VIEWS and not callable(value):
+    if key == VIEWS and not callable(value) and as_picture_functions(value) is None:
         raise UserError(
-            f"views was {value!r}; expected a name, settings, one nearfar.Augment for each view, or a "
-            "function of (loaded instances, seed, epoch, index) that gives a tensor for each view"
+            f"views was {value!r}; expected a name, settings, nearfar.Augment, a function from a picture to a "
+            "tensor, or one of each for each view (docs/extending.md)"
         )
+
+
+def as_views(views: Any) -> Any:
+    """A caller's views: objects and functions of (loaded instances, seed, epoch, index) as they are, and
+    functions of one picture as `PictureFunctions`."""
+    if callable(views) and (hasattr(views, "count") or _required_arguments(views) >= 4):
+        return views
+    return as_picture_functions(views)
+
+
+def _required_arguments(function: Any) -> int:
+    """The number of positional arguments that a call needs; 1 where that is unknown."""
+    target = function.forward if isinstance(function, nn.Module) else function
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):  # of a builtin
+        return 1
+    return sum(
+        p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters
+    )
 
 
 def as_section(choice: str, part: Any) -> Section | None:
@@ -206,10 +229,12 @@ def is_own_backbone(name: Any) -> bool:
     return isinstance(name, str) and name.startswith(f"{OWN} ")
 
 
-def describe_views(views: Any, modality: Modality, symmetric: bool, count: int | None = None) -> Section:
-    """The views' section for an object: number and pairing of the views, and the description."""
-    number = count or getattr(views, "count", None) or len(getattr(views, "pipelines", ())) or 2
-    default = modality.views.check({"name": modality.views.default, "count": number, "symmetric": symmetric})
+def describe_views(views: Any, modality: Modality, section: Section) -> Section:
+    """The views' section for an object: number and pairing of the views, and the description. A function of
+    one picture makes as many views as the recipe's section has."""
+    usual = section.get("count", 2) if isinstance(views, PictureFunctions) else 2
+    paired = {"count": getattr(views, "count", None) or usual, "symmetric": section.get("symmetric", True)}
+    default = modality.views.check({"name": modality.views.default, **paired})
     shared = {key: value for key, value in default.items() if key != "name"}
     description = {key: value for key, value in describe_object(views).items() if key not in shared}
     return {**description, **shared, "modality": modality.name}
@@ -273,11 +298,11 @@ def _shape(tensor: Tensor) -> str:
 # --------------------------------------------------------------------------------- objects of stored runs
 
 
-def required_objects(settings: Any) -> list[str]:
-    """The objects that must be passed to rebuild the method of these settings: `["method"]`, `["backbone",
-    "bound"]`, …"""
+def required_objects(settings: Any, network: bool = False) -> list[str]:
+    """The objects that must be passed to rebuild the run of these settings: `["method"]`, `["backbone",
+    "bound"]`, …; with `network` the method alone, of which views are a part only if they have weights."""
     rooms = [room for room in ROOMS if "object" in getattr(settings, room)]
-    views = [VIEWS] if "object" in settings.views else []
+    views = [VIEWS] if "tensors" in settings.views or (not network and "object" in settings.views) else []
     if settings.recipe == OWN and len(rooms) == len(ROOMS):
         return [METHOD, *views]
     return [*([BACKBONE] if is_own_backbone(settings.backbone) else []), *rooms, *views]
@@ -291,9 +316,11 @@ def _object_name(settings: Any, key: str) -> str:
     return str(getattr(settings, key)["object"])
 
 
-def require_objects(settings: Any, objects: Objects, run: str, call: Callable[[str], str]) -> None:
+def require_objects(
+    settings: Any, objects: Objects, run: str, call: Callable[[str], str], network: bool = False
+) -> None:
     """Raises an error if an object is missing; it says what to pass, and how."""
-    missing = [key for key in required_objects(settings) if key not in objects]
+    missing = [key for key in required_objects(settings, network) if key not in objects]
     if missing:
         names = ", ".join(f"{key} ({_object_name(settings, key)})" for key in missing)
         arguments = ", ".join(f"{key}=…" for key in missing)

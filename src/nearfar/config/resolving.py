@@ -40,6 +40,7 @@ from nearfar.core.method import Method
 from nearfar.core.optimisers import OPTIMISERS, build
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, Modality, modality_of_views
+from nearfar.modalities.image.views.functions import PictureFunctions
 from nearfar.parts.encoders import HeadConfig
 
 ALIASES = {"temperature": "critic.temperature"}  # names the contract keeps at the top
@@ -164,7 +165,12 @@ def resolve(
         merged[BACKBONE] = describe_backbone(objects[BACKBONE])
     if VIEWS in objects:
         of = modality or modality_of_views(merged[VIEWS])
-        merged[VIEWS] = describe_views(objects[VIEWS], of, merged[VIEWS].get("symmetric", True))
+        if isinstance(objects[VIEWS], PictureFunctions) and not of.views.resizable:
+            raise UserError(
+                f"views was a function of one picture, but the data are {of.plural}; expected a function of "
+                "(loaded instances, seed, epoch, index) that returns a tensor for each view"
+            )
+        merged[VIEWS] = describe_views(objects[VIEWS], of, merged[VIEWS])
     return check(merged, objects)
 
 

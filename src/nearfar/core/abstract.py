@@ -103,6 +103,7 @@ class AbstractViews(AbstractPart, ABC):
     count: int = 2  # views per instance
     # every ordered pair of views is contrasted; otherwise the first with each other one
     symmetric: bool = True
+    thread_safe: bool = True  # False: called only by the thread that trains
 
     @abstractmethod
     def __call__(
@@ -126,7 +127,7 @@ class AbstractViewSettings(AbstractPart, ABC):
     further: ClassVar[str] = ""
 
     @abstractmethod
-    def training(self, description: Any, device: torch.device) -> Any:
+    def training(self, description: Any, device: torch.device) -> AbstractViews:
         """The views of training, for data of this description."""
 
     @abstractmethod

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractViews
 from nearfar.core.types import Batch
 from nearfar.errors import UserError, counted
 from nearfar.modalities import DataSet
@@ -51,7 +52,8 @@ class Stream:
             raise UserError(f"rank is {rank}; with {world} ranks expected 0 to {world - 1}.")
         _check_workers(workers)
         self._data, self._views, self._seed = data, views, seed
-        self._batch_size, self._workers = batch_size, workers
+        serial = isinstance(views, AbstractViews) and not views.thread_safe
+        self._batch_size, self._workers = batch_size, 0 if serial else workers
         self._part = slice(rank * batch_size // world, (rank + 1) * batch_size // world)
         self._order = lru_cache(maxsize=2)(lambda epoch: data.order(seed, epoch))
 

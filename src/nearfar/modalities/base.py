@@ -29,7 +29,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from nearfar.config.schema import check_settings, settable
-from nearfar.core.abstract import AbstractViewSettings
+from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.method import Method
 from nearfar.core.results import Measurement
 from nearfar.errors import UserError
@@ -94,6 +94,10 @@ class Description:
     def resized(self, size: int | None) -> Self:
         """The description with views of this side length, where views have one."""
         return self
+
+    def side(self) -> int | None:
+        """The side of a view in pixels, where views are pictures."""
+        return None
 
     def check_alike(self, data: Any, run_name: str) -> None:
         """Stops data that an encoder trained on the described data (`run_name`) would misread."""
@@ -337,9 +341,8 @@ class ViewFamily:
         kind = self.kinds[self.default]
         return kind(**{key: choice[key] for key in settable(kind) if key in choice})
 
-    def training(self, choice: Choice, description: Any, device: torch.device) -> MakeViews:
-        views: MakeViews = self.of(choice).training(description, device)
-        return views
+    def training(self, choice: Choice, description: Any, device: torch.device) -> AbstractViews:
+        return self.of(choice).training(description, device)
 
     def plain_view(self, choice: Choice, description: Any, device: torch.device) -> PlainView:
         view: PlainView = self.of(choice).plain_view(description, device)

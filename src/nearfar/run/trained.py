@@ -37,6 +37,7 @@ from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Description, Modality
 from nearfar.modalities.base import MakeViews, PlainView
 from nearfar.modalities.dataset import ignored_files
+from nearfar.modalities.image.views.functions import PictureFunctions
 from nearfar.parts.encoders.stages import Kind, features_of
 from nearfar.run import checkpoints, facts
 from nearfar.run.features import features
@@ -174,7 +175,7 @@ class Run:
 
     def method(self, trained: bool = True) -> Method:
         """The trained method, or the method before its first step."""
-        self._check_objects()
+        self._check_objects(network=True)
         stored = self.weights()
         # compared on the meta device, where memory costs nothing: settings can describe a network that no
         # memory holds
@@ -203,9 +204,12 @@ class Run:
         """The tensors of the method by name."""
         return checkpoints.under(self._loaded.tensors, "method/")
 
-    def _check_objects(self) -> None:
+    def _check_objects(self, network: bool = False) -> None:
+        """Stops if an object is missing; `network`: of those that the method consists of."""
         call = f"nearfar.Run.open({str(self.path)!r}, "
-        require_objects(self.settings, self.objects, str(self.path), lambda arguments: f"{call}{arguments})")
+        require_objects(
+            self.settings, self.objects, str(self.path), lambda arguments: f"{call}{arguments})", network
+        )
 
     def encoder(self, features: Kind = "pooled") -> nn.Module:
         """The trained network from a plain view to features: those of the backbone ("pooled"), the map before
@@ -401,7 +405,11 @@ def views_of(
 ) -> MakeViews:
     """The views of training: those of the settings, or the object that was passed."""
     views = objects.get(VIEWS)
-    return settings.modality.views.training(settings.views, description, device) if views is None else views
+    if views is None:
+        return settings.modality.views.training(settings.views, description, device)
+    if isinstance(views, PictureFunctions):
+        return views.training(settings.views["count"], description, device)
+    return views
 
 
 def columns_in(settings: Settings) -> Columns:

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nearfar.config.building import NONE
 from nearfar.config.fields import FIELDS
-from nearfar.config.objects import OWN, Objects, is_own_backbone
+from nearfar.config.objects import OWN, VIEWS, Objects, is_own_backbone
 from nearfar.config.presets import preset_for
 from nearfar.config.reading import numbers
 from nearfar.config.recipes import RECIPES, Training
@@ -20,6 +22,7 @@ from nearfar.core.method import Method
 from nearfar.data import Located
 from nearfar.errors import counted
 from nearfar.modalities import DataSet, Modality
+from nearfar.modalities.image.views.functions import PictureFunctions
 from nearfar.run.folder import RunFolder
 from nearfar.run.trained import Run
 from nearfar.system.hardware import pick_device
@@ -67,9 +70,10 @@ def _defaults(
         stored = folder.stored_settings()
         return {key: stored[key] for key in unset if key in stored and stored["recipe"] == name}, None
     expected = modality_of_recipe(recipe)
-    carried = {key: value for key, value in _of_run(settings.get("init"), expected).items() if key in unset}
+    of_run = _of_run(settings.get("init"), expected)
+    carried = {key: v for key, v in (of_run | _of_views(objects, located)).items() if key in unset}
     chosen = _chosen(name, settings, carried, unset, located, expected)
-    notes = [f"{_words(carried)}, as in {settings['init']}"] if carried else []
+    notes = [f"{_words(carried)}, as in {settings.get('init', 'the views')}"] if carried else []
     if chosen:
         machine = ["a CPU"] if {*chosen} - {"batch_size"} else []
         data = located.glance if located is not None and {*chosen} - {"backbone"} else None
@@ -100,7 +104,18 @@ def _of_run(init: Any, expected: Modality) -> dict[str, Any]:
     if run.modality is not expected:
         return {}
     backbone = {} if is_own_backbone(run.settings.backbone) else {"backbone": run.settings.backbone}
-    return {**backbone, **({"image_size": run.description.size} if expected.views.resizable else {})}
+    side = run.description.side()
+    return backbone if side is None else {**backbone, "image_size": side}
+
+
+def _of_views(objects: Objects, located: Located | None) -> dict[str, Any]:
+    """The side of the views that the caller's functions make."""
+    functions = objects.get(VIEWS)
+    if not isinstance(functions, PictureFunctions) or located is None or located.glance is None:
+        return {}
+    loaded = located.glance.load(np.arange(1))
+    side = functions.side(located.modality.reader.first_content(loaded))
+    return {} if side is None else {"image_size": side}
 
 
 def _chosen(
@@ -158,4 +173,4 @@ def _batch_size(count: int, usual: int) -> int:
 def _side(data: DataSet, modality: Modality) -> int:
     """The side of a view that the data suggest, from a few of them."""
     few = data.subset(data.sample(0, 0, SAMPLE))
-    return int(modality.reader.describe(few, None).size) if modality.views.resizable else REFERENCE_SIDE
+    return modality.reader.describe(few, None).side() or REFERENCE_SIDE

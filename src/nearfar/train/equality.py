@@ -184,7 +184,7 @@ def trajectory(
             small,
             layer,
             objective=objective,
-            modality=located.modality,
+            located=located,
         )
     else:
         settings = resolve(recipe, data, small, layer, modality=located.modality)

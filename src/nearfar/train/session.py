@@ -46,6 +46,7 @@ from nearfar.train.saving import CheckpointWriter, Interrupts, pack_states, unpa
 from nearfar.train.step import StepOutcome, seed_step, take_step
 
 Result = TypeVar("Result")
+CHECKED_ROWS = 4  # instances on which a user's views are tried
 SCHEDULE_SAMPLES = 64  # points of a run at which its schedules are checked together
 
 
@@ -376,7 +377,7 @@ class Clock:
 def check_custom_views(views: MakeViews, data: DataSet, settings: Settings) -> None:
     """Applies a user's views to the first instances, twice: the number of views and rows must fit, and all
     randomness must be a function of (seed, epoch, index)."""
-    rows = np.arange(min(2, len(data)))
+    rows = np.arange(min(CHECKED_ROWS, len(data)))
     first, second = (views(data.load(rows), settings.seed, 0, rows) for _ in range(2))
     count = settings.views["count"]
     shapes = (
@@ -392,8 +393,8 @@ def check_custom_views(views: MakeViews, data: DataSet, settings: Settings) -> N
     if not all(torch.equal(x, y) for x, y in zip(first, second, strict=True)):
         raise UserError(
             "views are not deterministic for the same (seed, epoch, index), so no run could be resumed; draw "
-            "from these alone "
-            "(nearfar.core.randomness.uniforms does)"
+            "from these alone (nearfar.core.randomness.uniforms does), or, in a function of one picture, from "
+            "the global generators of torch, numpy and Python"
         )
 
 

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from nearfar.core.abstract import AbstractViewSettings
+from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
 from nearfar.modalities.graph.data import HIDDEN, Graph, GraphDescription
@@ -135,18 +135,18 @@ class WholeGraph:
         return (packed(loaded, _records(loaded)).to(self.device),)
 
 
-class Perturbed(WholeGraph):
+class Perturbed(AbstractViews, WholeGraph):
     """The views of training: view v of graph i in epoch e is a function of (seed, e, i, v) and the graph."""
 
     def __init__(self, settings: Perturb, device: torch.device) -> None:
         super().__init__(device)
-        self.settings = settings
+        self.options, self.count = settings, settings.count
 
     def __call__(self, loaded: list[Graph], seed: int, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
         records = _records(loaded)  # the same for all views, so that they share a forward pass
         return tuple(
-            packed(self.settings.view(loaded, seed, epoch, index, view), records).to(self.device)
-            for view in range(self.settings.count)
+            packed(self.options.view(loaded, seed, epoch, index, view), records).to(self.device)
+            for view in range(self.count)
         )
 
 

@@ -116,6 +116,9 @@ class ImageDescription(Description):
     def resized(self, size: int | None) -> Self:
         return replace(self, size=size or self.size)
 
+    def side(self) -> int:
+        return self.size
+
     def check_alike(self, data: Images, run_name: str) -> None:
         if data.channels != self.channels:
             raise UserError(

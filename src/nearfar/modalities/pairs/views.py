@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearfar.core.abstract import AbstractViewSettings
+from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.errors import UserError
 from nearfar.modalities.base import MakeViews
 from nearfar.modalities.pairs.data import SIDES, PairsDescription
@@ -50,11 +50,11 @@ def side_choice(kind: str) -> dict[str, Any]:
     return views.check({"name": views.default, **single})
 
 
-class PairViews:
+class PairViews(AbstractViews):
     """The views of training: row i of both sides."""
 
     def __init__(self, settings: BothSides, description: PairsDescription, device: torch.device) -> None:
-        self.settings, self.description = settings, description
+        self.description = description
         self.sides: list[MakeViews] = []
         for kind, side in zip(description.kinds, description.of_sides(), strict=True):
             views = SIDES[kind].views

@@ -7,7 +7,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from nearfar.core.abstract import AbstractViewSettings
+from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
 from nearfar.modalities.series.data import TimeSeriesDescription, check_window
@@ -60,7 +60,7 @@ class CentredWindow:
         return torch.from_numpy(rows.astype(np.float32)).to(self.device)
 
 
-class NeighbouringWindows(CentredWindow):
+class NeighbouringWindows(CentredWindow, AbstractViews):
     """The views of training: the windows of a time and of a neighbour, a function of (seed, epoch, time)."""
 
     def __init__(

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nearfar.core.abstract import AbstractViewSettings
+from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
 from nearfar.modalities.sequences import Sequences
@@ -37,11 +37,19 @@ class Window(AbstractViewSettings):
         if not 1 <= self.count <= 16:
             raise UserError(f"views.count was {self.count}; expected a whole number from 1 to 16")
 
-    def training(self, description: SoundDescription, device: torch.device) -> "Window":
-        return self
+    def training(self, description: SoundDescription, device: torch.device) -> "SoundWindows":
+        return SoundWindows(self.samples, self.count)
 
     def plain_view(self, description: SoundDescription, device: torch.device) -> "WholeSound":
         return WholeSound()
+
+
+@dataclass(frozen=True)
+class SoundWindows(AbstractViews):
+    """`count` stretches of `samples` of each recording."""
+
+    samples: int
+    count: int
 
     def __call__(
         self, sequences: Sequences, seed: int, epoch: int, index: Int[np.ndarray, "item"]

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int, Int64
 from torch import Tensor
 
-from nearfar.core.abstract import AbstractViewSettings
+from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
 from nearfar.modalities.sequences import Sequences
@@ -57,7 +57,7 @@ class Mask(AbstractViewSettings):
 
 
 @dataclass(frozen=True)
-class Masked:
+class Masked(AbstractViews):
     """`Mask` for a vocabulary of this size: a pure function of (seed, epoch, index) and the block."""
 
     share: float

@@ -11,7 +11,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from nearfar.core.abstract import AbstractViewSettings
+from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
 from nearfar.modalities.base import StandardisedDescription
@@ -61,22 +61,22 @@ class Standardised:
         return torch.from_numpy(rows.astype(np.float32)).to(self.device)
 
 
-class Corrupted(Standardised):
+class Corrupted(AbstractViews, Standardised):
     """The views of training: view v of row i in epoch e is a function of (seed, e, i, v) and the row."""
 
     def __init__(self, settings: Corrupt, description: StandardisedDescription, device: torch.device) -> None:
         super().__init__(description, device)
-        self.settings = settings
+        self.options, self.count = settings, settings.count
 
     def __call__(self, loaded: np.ndarray, seed: int, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
         standard = (loaded - self.mean) / self.std
         return tuple(
             self._tensor(self._corrupted(standard, uniforms(seed, epoch, index, view, 2 * loaded.shape[1])))
-            for view in range(self.settings.count)
+            for view in range(self.count)
         )
 
     def _corrupted(self, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
         dropout, quantile = np.split(draws, 2, axis=1)
         # the normal quantile of a uniform draw; 0 has none, and no draw is 1
         noise = ndtri(np.maximum(quantile, np.finfo(np.float64).tiny))
-        return np.where(dropout < self.settings.dropout, 0.0, rows + self.settings.noise * noise)
+        return np.where(dropout < self.options.dropout, 0.0, rows + self.options.noise * noise)

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Float32, Int, Int32, UInt8
 from torch import Tensor
 
+from nearfar.core.abstract import AbstractViews
 from nearfar.core.randomness import uniforms
 from nearfar.core.types import Pixels
 from nearfar.errors import UserError
@@ -133,7 +134,7 @@ def _statistic(name: str, values: Sequence[float]) -> Float[np.ndarray, "channel
     return numbers
 
 
-class Views:
+class Views(AbstractViews):
     """The training views: view v of image i in epoch e is a pure function of (seed, e, i, v) and the image.
 
     Immutable, and safe to call from several threads at once. Colour operations pass images without exactly
@@ -165,7 +166,7 @@ class Views:
             raise UserError(
                 f"views.{also[0]} was given with views.colours=lab; it changes colours as they are, in rgb."
             )
-        self.pipelines, self.aligned = tuple(pipelines), aligned
+        self.pipelines, self.aligned, self.count = tuple(pipelines), aligned, len(pipelines)
         self._renderer = _Renderer(size, mean, std, device, colours)
 
     def __call__(
