@@ -1,7 +1,10 @@
 """Where candidates live: who is among them, what is remembered, and that only `advance` changes it."""
 
+import copy
 import math
+import pickle
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +20,7 @@ from nearfar.core.schedules import START, Progress, linear
 from nearfar.core.scores import EMPTY
 from nearfar.errors import UserError
 from nearfar.parts.encoders import PerView, Shared
-from nearfar.parts.negatives import Bank, InBatch, NoNegatives, Queue
+from nearfar.parts.negatives import Bank, InBatch, NoNegatives, Queue, Support
 
 
 def unit(n: int, dim: int = 4, seed: int = 0) -> Tensor:
@@ -231,3 +234,75 @@ def test_bad_arguments_get_a_sentence(make: Callable[[], object], message: str) 
 def test_numpy_numbers_are_accepted() -> None:
     assert Queue(np.int64(8)).size == Bank(np.int64(8)).size == 8  # type: ignore[arg-type]
     assert nf.Cave(np.int64(4)).cave.clusters == 4  # type: ignore[arg-type]
+
+
+MEMORIES: dict[str, Callable[[], torch.nn.Module]] = {
+    "queue": lambda: nf.Queue(64),
+    "bank": lambda: nf.Bank(32, views=2),
+    "drawn bank": lambda: nf.Bank(32, sample=8, views=2),
+    "support": lambda: Support(64),
+}
+
+
+def remembering(memory: str) -> nf.Method:
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3))
+    negatives: Any = MEMORIES[memory]()
+    return nf.Method(nf.Momentum(network, 0.9), nf.Cosine(0.5), negatives, nf.Everyone(), nf.InfoNCE())
+
+
+def step(method: nf.Method, k: int, dtype: torch.dtype) -> float:
+    draw = torch.Generator().manual_seed(k)
+    index = torch.randperm(32, generator=draw)[:16]
+    views = tuple(torch.randn(16, 5, generator=draw).to(dtype) for _ in range(2))
+    torch.manual_seed(k)
+    outcome = method(nf.Batch(views, index))
+    outcome.loss.backward()
+    with torch.no_grad():
+        for weight in method.parameters():
+            if weight.grad is not None:
+                weight.sub_(weight.grad, alpha=0.1)
+                weight.grad = None
+    method.advance(outcome)
+    return float(outcome.loss.detach())
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_memories_train_in_any_precision(memory: str, dtype: torch.dtype) -> None:
+    """As in float32, to the digits of the coarser of the two: a cosine over 0.5 moves by a few times 2^-8 in bfloat16."""
+    plain, converted = remembering(memory), remembering(memory).to(dtype)
+    tolerance = 1e-5 if dtype is torch.float64 else 16 * torch.finfo(dtype).eps
+    for k in range(3):
+        assert abs(step(plain, k, torch.float32) - step(converted, k, dtype)) < tolerance
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_averages_made_before_the_first_step_follow_a_memory(memory: str) -> None:
+    """A memory is as wide as its first keys, and so is that of a copy. The average of one step is the model."""
+    from torch.optim import swa_utils
+
+    method = remembering(memory)
+    averages = [
+        swa_utils.AveragedModel(method, use_buffers=True),
+        swa_utils.AveragedModel(method, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9), use_buffers=True),
+    ]
+    copied, restored = copy.deepcopy(method), pickle.loads(pickle.dumps(method))
+    for k in range(3):
+        step(method, k, torch.float32)
+        for average in averages:
+            average.update_parameters(method)
+            if k == 0:
+                average.module.load_state_dict(method.state_dict())
+    copied.load_state_dict(method.state_dict())
+    restored.load_state_dict(method.state_dict())
+
+
+def test_an_empty_copy_takes_keys_of_another_width() -> None:
+    queue = nf.Queue(8)
+    second = copy.deepcopy(queue)
+    queue.advance({0: unit(4, 3)}, torch.arange(4), START)
+    second.advance({0: unit(4, 5)}, torch.arange(4), START)
+    assert (queue.dim, second.dim) == (3, 5)
+    with pytest.raises(UserError, match="was given keys of 5 numbers"):
+        queue.candidates({0: unit(4, 5)}, torch.arange(4), 0)

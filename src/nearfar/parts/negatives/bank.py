@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from nearfar.core.abstract import AbstractNegatives
 from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.core.scores import EMPTY, Candidates
 from nearfar.core.types import NegativeSampling
 from nearfar.errors import UserError
-from nearfar.parts.negatives.batch import rows_of
+from nearfar.parts.negatives.batch import WidthOfFirstKeys, rows_of
 
 UNKNOWN_WIDTH = UNKNOWN_SIZE = 0
 
 
-class Bank(nn.Module, AbstractNegatives):
+class Bank(WidthOfFirstKeys, AbstractNegatives):
     """A row for every instance and view: the anchor's own row is its positive, the others its negatives.
 
     A row moves as M[i] <- prepare(momentum M[i] + (1 - momentum) z_i), where `prepare` is the critic's: unit
@@ -30,6 +30,7 @@ class Bank(nn.Module, AbstractNegatives):
     of instances; None: that of the data.
     """
 
+    memory = "rows"
     display_name = "the bank"
     equation = (
         "the rows of all other instances; v+ is the instance's own, M_i <- c M_i + (1 - c) v, c = {momentum}"
@@ -38,7 +39,9 @@ class Bank(nn.Module, AbstractNegatives):
     remembers_instances = True
     rows: Tensor
     index: Tensor
-    missing: Tensor  # rows of instances that are known, but not in this view (too short a recording)
+    # 1 for rows of instances that are known, but not in this view (too short a recording); averages of models
+    # subtract buffers, which torch does not do with bool
+    missing: Tensor
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class Bank(nn.Module, AbstractNegatives):
         dim: int | None = None,
         views: int = 1,
     ) -> None:
-        super().__init__()
+        super().__init__(dim)
         momentum = parse_value(momentum, "negatives.momentum")
         if not all(0 <= end < 1 for end in ends(momentum)):
             raise UserError(
@@ -63,7 +66,7 @@ class Bank(nn.Module, AbstractNegatives):
         size = UNKNOWN_SIZE if size is None else size
         self.register_buffer("rows", torch.zeros(views, size, dim or UNKNOWN_WIDTH))
         self.register_buffer("index", torch.full((size,), EMPTY))
-        self.register_buffer("missing", torch.zeros(views, size, dtype=torch.bool), persistent=False)
+        self.register_buffer("missing", torch.zeros(views, size, dtype=torch.uint8), persistent=False)
         self.prepare: Callable[[Tensor], Tensor] = partial(F.normalize, dim=1)
 
     def setup(
@@ -83,31 +86,26 @@ class Bank(nn.Module, AbstractNegatives):
 
     def positive(self, keys: Mapping[int, Tensor], index: Tensor, key: int) -> Tensor:
         self._check_view(key)
-        return self._rows(keys.get(key))[key, index]
+        return self._scored(self.rows[key, index], keys.get(key))
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, key: int) -> Candidates:
-        rows, index = self._rows(keys.get(key)), torch.where(self.missing[key], EMPTY, self.index)
-        if self.sample is None:
-            return Candidates(rows[key], index)
-        places = torch.randint(self.size, (self.sample,), device=self.index.device)
-        return Candidates(rows[key, places], index[places])
-
-    def _rows(self, keys: Tensor | None) -> Tensor:
-        """As wide as the keys, also where none was held yet: only `advance` may change what is."""
-        if self.rows.shape[2] != UNKNOWN_WIDTH or keys is None:
-            return self.rows
-        return self.rows.new_zeros(*self.rows.shape[:2], keys.shape[-1])
+        rows, index = self.rows[key], torch.where(self.missing[key].bool(), EMPTY, self.index)
+        if self.sample is not None:
+            places = torch.randint(self.size, (self.sample,), device=self.index.device)
+            rows, index = rows[places], index[places]
+        return Candidates(self._scored(rows, keys.get(key)), index)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         stored = state.get(f"{prefix}rows")
-        if stored is not None:
-            self.rows = self._rows(stored)
+        if stored is not None and self.rows.shape[2] == UNKNOWN_WIDTH:
+            self._widen(stored.shape[2])
         super()._load_from_state_dict(state, prefix, *rest)
-        self.missing = (self.rows == 0).all(dim=2) & (self.index != EMPTY)
+        self.missing = ((self.rows == 0).all(dim=2) & (self.index != EMPTY)).to(torch.uint8)
 
     @torch.no_grad()
     def advance(self, keys: Mapping[int, Tensor], index: Tensor, progress: Progress) -> None:
-        self.rows = self._rows(next(iter(keys.values())))
+        if not self._fits(first_keys := next(iter(keys.values()))):
+            self._widen(first_keys.shape[-1])
         momentum = at(self.momentum, progress)
         self._check_rows(index)
         self.missing[:, index] |= self.index[index] == EMPTY  # until a key of that view comes
@@ -115,9 +113,9 @@ class Bank(nn.Module, AbstractNegatives):
             self._check_view(view)
             key, who = self._one_each(*rows_of(keys[view].to(self.rows.dtype), index))
             moved = self.prepare(momentum * self.rows[view, who] + (1 - momentum) * key)
-            first = self.missing[view, who][:, None]
+            first = self.missing[view, who, None].bool()
             self.rows[view, who] = torch.where(first, key, moved.to(key.dtype))
-            self.missing[view, who] = False
+            self.missing[view, who] = 0
         self.index[index] = index
 
     def _one_each(self, keys: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:

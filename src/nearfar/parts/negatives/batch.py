@@ -1,15 +1,16 @@
 """Sources without a memory: the other instances of the batch, a vocabulary, nothing."""
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractNegatives
-from nearfar.core.scores import Candidates
+from nearfar.core.scores import EMPTY, Candidates
 from nearfar.core.types import NegativeSampling
 from nearfar.errors import UserError
 
@@ -20,6 +21,56 @@ def rows_of(
     """Keys one below the other with the identity of each: the places of an instance all have its own."""
     flat = keys.reshape(-1, keys.shape[-1])
     return flat, index if len(index) == len(flat) else index.repeat_interleave(len(flat) // len(index))
+
+
+class _Copies(weakref.WeakSet["WidthOfFirstKeys"]):
+    """Shared by a module and its copies; a module that is read from a file begins its own."""
+
+    def __deepcopy__(self, memo: Any) -> "_Copies":
+        return self
+
+    def __reduce__(self) -> Any:
+        return _Copies, ()
+
+
+class WidthOfFirstKeys(nn.Module):
+    """A memory whose rows are as wide as the first keys, where no width was given (0 until then).
+
+    Copies that were made before the first step get the width too: averages of a model
+    (`torch.optim.swa_utils.AveragedModel`, callbacks) then keep tensors of the shapes that the model has.
+    """
+
+    memory: ClassVar[str]  # name of the buffer
+    index: Tensor  # whose each row is
+
+    def __init__(self, dim: int | None) -> None:
+        super().__init__()
+        self._width_given, self._copies = dim is not None, _Copies([self])
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._copies.add(self)
+
+    def _fits(self, keys: Tensor) -> bool:
+        """Whether rows are as wide as these keys. An empty memory takes keys of any width, unless one
+        was given."""
+        width, dim = keys.shape[-1], getattr(self, self.memory).shape[-1]
+        if width != dim and (self._width_given or bool((self.index != EMPTY).any())):
+            raise UserError(f"{type(self).__name__}(dim={dim}) was given keys of {width} numbers")
+        return width == dim
+
+    def _scored(self, rows: Tensor, keys: Tensor | None) -> Tensor:
+        """Rows of the memory as they are scored beside these keys: in their precision, and as wide as they
+        are also where none was stored yet."""
+        if keys is None:
+            return rows
+        return rows.to(keys.dtype) if self._fits(keys) else keys.new_zeros(*rows.shape[:-1], keys.shape[-1])
+
+    def _widen(self, dim: int) -> None:
+        for module in self._copies:
+            rows = getattr(module, module.memory)
+            if module is self or not rows.shape[-1]:
+                setattr(module, module.memory, rows.new_zeros(*rows.shape[:-1], dim))
 
 
 GROUPED = "the places of one instance are not independent draws, so negatives come in groups"

@@ -14,7 +14,7 @@ from nearfar.core.schedules import Progress
 from nearfar.core.scores import EMPTY, Candidates
 from nearfar.core.types import NegativeSampling
 from nearfar.errors import UserError
-from nearfar.parts.negatives.batch import InBatch, rows_of
+from nearfar.parts.negatives.batch import InBatch, WidthOfFirstKeys, rows_of
 
 UNKNOWN_WIDTH = 0
 LARGEST = 2**26  # keys; of 128 numbers each that is 32 GiB
@@ -24,7 +24,7 @@ def _the_only_one(key: int) -> int:
     return 0
 
 
-class Queue(nn.Module, AbstractNegatives):
+class Queue(WidthOfFirstKeys, AbstractNegatives):
     """The last `size` keys of each group. Overflow wraps; a step's own keys enter only after the step that
     made them.
 
@@ -32,6 +32,7 @@ class Queue(nn.Module, AbstractNegatives):
     mix. Without `dim`, keys are as wide as the first that come.
     """
 
+    memory = "embedding"
     display_name = "the queue"
     equation = "the last {size} keys"
     embedding: Tensor
@@ -39,7 +40,7 @@ class Queue(nn.Module, AbstractNegatives):
     pointer: Tensor
 
     def __init__(self, size: int = 4096, *, dim: int | None = None) -> None:
-        super().__init__()
+        super().__init__(dim)
         if not isinstance(size, (int, np.integer)) or not 1 <= size <= LARGEST:
             raise UserError(f"negatives.size was {size}; a queue has from 1 to {LARGEST} places")
         if dim is not None and dim < 1:
@@ -87,12 +88,7 @@ class Queue(nn.Module, AbstractNegatives):
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, key: int) -> Candidates:
         embedding, ids = self._of(self.group_of(key))
-        if self.dim == UNKNOWN_WIDTH:  # still empty, and only `advance` may change that
-            embedding = embedding.new_zeros(self.size, keys[key].shape[-1])
-        return Candidates(embedding, ids)
-
-    def _widen(self, dim: int) -> None:
-        self.embedding = self.embedding.new_zeros(len(self.embedding), dim)
+        return Candidates(self._scored(embedding, keys.get(key)), ids)
 
     def _of(self, group: int) -> tuple[Tensor, Tensor]:
         places = slice(group * self.size, (group + 1) * self.size)
@@ -106,10 +102,8 @@ class Queue(nn.Module, AbstractNegatives):
     def _push(self, group: int, keys: Tensor, index: Tensor) -> None:
         count = len(keys)
         self._check_room(count)
-        if self.dim == UNKNOWN_WIDTH:
+        if not self._fits(keys):
             self._widen(keys.shape[1])
-        if keys.shape[1] != self.dim:
-            raise UserError(f"Queue(dim={self.dim}) was given keys of {keys.shape[1]} numbers")
         places = (self.pointer[group] + torch.arange(count, device=self.pointer.device)) % self.size
         embedding, ids = self._of(group)
         embedding[places] = keys.to(embedding.dtype)
