@@ -51,7 +51,9 @@ CASES: list[tuple[AbstractBound, NegativeSampling, str, float | None, str]] = [
     r"alpha = 5 to 0.2 lies in"),
     (nf.Vince(), INDEPENDENT, "objective only", math.log(M), r"K - 1 = 15 nats"),
     (nf.BarberAgakov(), INDEPENDENT, "objective only", None, r"entropy H\(v\), which is not given"),
-    (nf.BarberAgakov(2.5), QUEUED, "proven", None, r"normalised q and H\(v\) is 2.5 nats"),
+    (nf.BarberAgakov(2.5), replace(QUEUED, positive_is_key=True), "proven", None,
+    r"normalised q and H\(v\) is 2.5 nats"),
+    (nf.BarberAgakov(2.5), QUEUED, "not covered", None, r"does not declare that the positive is"),
     (nf.UBA(), INDEPENDENT, "not covered", None, r"mean over 15 negatives .*\(Jensen\)"),
     (nf.TUBA(2.0), SHARED, "proven", None, r"the 63 negatives .* linearly; .* were fitted to"),
     (nf.NWJ(), INDEPENDENT, "proven", None, r"the 15 negatives .* were fitted to"),
@@ -156,7 +158,8 @@ def test_a_selection_adds_no_proof(select: nf.Ball | nf.Ring) -> None:
             final = select.sampling(replace(initial, coverage=Coverage(1.0, 10**6)))
             if final.negatives:
                 assert bound.certificate(final).status == status
-    assert nf.BarberAgakov(1.0).certificate(select.sampling(INDEPENDENT)).status == "proven"
+    own = replace(INDEPENDENT, positive_is_key=True)
+    assert nf.BarberAgakov(1.0).certificate(select.sampling(own)).status == "proven"
 
 
 def test_the_ceiling_is_that_of_the_negatives_kept() -> None:

@@ -16,8 +16,11 @@ import nearfar as nf
 from nearfar.config.building import build_method
 from nearfar.config.fields import CHOICES
 from nearfar.config.resolving import resolve
-from nearfar.core.abstract import AbstractBound
+from nearfar.core.abstract import AbstractBound, AbstractCritic, AbstractNegatives
+from nearfar.core.schedules import START, Progress
+from nearfar.core.scores import POSITIONS
 from nearfar.core.types import Batch, Certificate, Encoded, NegativeSampling, Pair
+from nearfar.estimate.fit import CriticTraining
 from nearfar.evaluate.held_out import held_out_estimate
 
 Weighted = Iterator[tuple[float, Tensor, Tensor]]  # probability, u and v of every row
@@ -205,9 +208,11 @@ def test_d_a_training_objective_is_fitted_to_its_batch() -> None:
 )
 @pytest.mark.parametrize("selection", [nf.Everyone(), nf.Ball(0.5)])
 def test_d_nothing_fitted_to_its_sample_is_proven(bound: AbstractBound, selection: nf.Everyone) -> None:
-    fair = NegativeSampling(8, 4, independent=True, held_out=True, batch_statistics=False, normalised=True)
+    fair = NegativeSampling(
+        8, 4, independent=True, held_out=True, batch_statistics=False, normalised=True, positive_is_key=True
+    )
     assert bound.certificate(selection.sampling(fair)).status == "proven"
-    for failing in ({"held_out": False}, {"batch_statistics": True}):
+    for failing in ({"held_out": False}, {"batch_statistics": True}, {"dependent": "rows are times"}):
         assert bound.certificate(selection.sampling(replace(fair, **failing))).status != "proven"  # type: ignore[arg-type]
 
 
@@ -217,6 +222,89 @@ def test_d_unknown_conditions_are_reported() -> None:
     assert "no embedding depends on the rest of its batch" in message
     facts = NegativeSampling(8, 7, held_out=True, batch_statistics=False)
     assert "given that" not in nf.InfoNCE().certificate(facts).condition
+
+
+class OneSymbol(AbstractCritic):
+    """log q(v) of the density that gives symbol 0 a share of 0.97 and three others 0.01 each, whatever u is."""
+
+    normalised = True
+
+    def prepare(self, embedding: Tensor) -> Tensor:
+        return embedding
+
+    def pairs(self, anchors: Tensor, keys: Tensor, progress: Progress = START) -> Tensor:
+        return torch.where(keys[:, 0] == 0, math.log(0.97), math.log(0.01))
+
+    def cross(self, anchors: Tensor, keys: Tensor, progress: Progress = START) -> Tensor:
+        return self.pairs(anchors, keys).expand(len(anchors), -1)
+
+
+REPLACED: list[Callable[[], AbstractNegatives]] = [
+    lambda: nf.Support(2, dim=1),
+    lambda: nf.Bank(2, dim=1, views=2),
+    lambda: nf.Queue(4, dim=1),
+]
+
+
+@pytest.mark.parametrize("make", REPLACED)
+def test_j_barber_agakov_needs_the_key_itself_as_positive(make: Callable[[], AbstractNegatives]) -> None:
+    """u and v independent, four symbols each (I = 0, H(v) = log 4), every batch of two: a source whose memory
+    holds symbol 0 alone returns it for every key, and the value is log 4 + log 0.97."""
+    method = nf.Method(nn.Identity(), OneSymbol(), make(), nf.Everyone(), nf.BarberAgakov(math.log(4)))
+    symbol = torch.zeros(2, 1, dtype=torch.float64)
+    method.negatives.advance({0: symbol, 1: symbol}, torch.arange(2), START)
+    certificate = method.eval().certificate(2, held_out=True)
+    assert certificate.status == "not covered"
+    assert "the positive is the anchor's own key" in certificate.condition
+    joint = [[1 / 16] * 4] * 4
+    replaces = not isinstance(method.negatives, nf.Queue)
+    if replaces:
+        assert expectation(method, joint, 2) == pytest.approx(math.log(4 * 0.97))
+    assert method.replace(negatives=nf.InBatch("one")).certificate(2, held_out=True).status == "proven"
+
+
+class Positions(nn.Module, AbstractCritic):
+    """20 on the diagonal of the batch: knows which rows belong together without reading them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(20.0))
+
+    def prepare(self, embedding: Tensor) -> Tensor:
+        return embedding
+
+    def pairs(self, anchors: Tensor, keys: Tensor, progress: Progress = START) -> Tensor:
+        return self.scale.expand(len(anchors))
+
+    def cross(self, anchors: Tensor, keys: Tensor, progress: Progress = START) -> Tensor:
+        return self.scale * torch.eye(len(anchors), len(keys))
+
+
+def test_i_a_critic_that_knows_positions_is_not_covered() -> None:
+    """Views that share nothing: 4.159 = log 64 nats where I = 0."""
+    generator = torch.Generator().manual_seed(0)
+    views = torch.randn(2, 64, 3, generator=generator)
+    batch = Batch((views[0], views[1]), torch.arange(64))
+    method = nf.Method(nn.Identity(), Positions(), nf.InBatch("one"), nf.Everyone(), nf.InfoNCE())
+    result = held_out_estimate(method, [batch])
+    assert result is not None
+    assert result.nats == pytest.approx(math.log(64), abs=1e-6)
+    assert result.certificate.status == "not covered"
+    assert POSITIONS in result.certificate.condition
+    plain = held_out_estimate(method.replace(critic=nf.Dot()), [batch])
+    assert plain is not None
+    assert plain.certificate.status == "proven"
+
+
+@pytest.mark.parametrize("bound", ["infonce", "nwj"])
+def test_i_estimates_by_a_critic_that_knows_positions_are_not_covered(bound: str) -> None:
+    x, y = torch.randn(2, 60, 1, generator=torch.Generator().manual_seed(0)).numpy()
+    training = CriticTraining(steps=1)
+    result = nf.estimate_mi(x, y, bound, lambda dim: Positions(), folds=2, training=training, baselines=False)
+    assert {result.certificate.status, result.at_least.certificate.status} == {"not covered"}
+    assert any(POSITIONS in warning for warning in result.warnings)
+    network = nf.estimate_mi(x, y, bound, "bilinear", folds=2, training=training, baselines=False)
+    assert network.certificate.status == "proven"
 
 
 def test_e_one_anchor_covers_a_ring_by_luck() -> None:

@@ -51,6 +51,32 @@ def test_log_ratio_is_that_of_the_draws(make: Callable[[Rng], Core], seed: int) 
             assert abs(left.mean() - right.mean()) <= 6 * error + 1e-4
 
 
+EMISSIONS = [
+    reporting.normal_emission,
+    reporting.gamma_emission,
+    reporting.cauchy_emission,
+    reporting.zero_emission,
+    reporting.shop_emission,
+    reporting.turn_emission,
+    reporting.level_emission,
+]
+
+
+@pytest.mark.parametrize("make", EMISSIONS)
+def test_emissions_draw_from_their_density(make: Callable[..., reporting.Emission]) -> None:
+    """The same law between two hidden states: r = p(column | 0) / p(column | 1)."""
+    emission = make(np.random.default_rng(1), np.array([-0.6, 0.9]))
+    rng = np.random.default_rng(2)
+    means, variances = [], []
+    for state, sign in ((0, -1), (1, 1)):
+        column = emission.draw(rng, np.full(ROWS, state))
+        density = emission.log_density(column)
+        share = expit(sign * (density[:, 0] - density[:, 1]))
+        means.append(share.mean())
+        variances.append(share.var())
+    assert abs(means[0] - means[1]) <= 6 * np.sqrt(sum(variances) / ROWS)
+
+
 @pytest.mark.parametrize(
     "make", [calibration.mechanism, calibration.table, reporting.graph, reporting.copula]
 )

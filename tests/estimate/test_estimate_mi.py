@@ -201,7 +201,10 @@ def test_invalid_options_are_refused(options: dict[str, Any], sentence: str) -> 
 
 def test_a_barber_agakov_object_is_refused() -> None:
     """With H(v) given it is a proven bound, of log q(v | u) alone: on log ratios it would return H(v) too much."""
-    assert nf.BarberAgakov(entropy=9.0).certificate(NegativeSampling(9, 8)).status == "proven"
+    assert (
+        nf.BarberAgakov(entropy=9.0).certificate(NegativeSampling(9, 8, positive_is_key=True)).status
+        == "proven"
+    )
     with pytest.raises(nf.UserError, match="bound was a BarberAgakov object"):
         nf.estimate_mi(X, Y, bound=nf.BarberAgakov(entropy=9.0), **FAST)
 

@@ -55,7 +55,12 @@ class CompleteRecipe:
                 backbone=self.modality.networks.smallest,
                 data=self.modality.reader.example_description(INSTANCES).labelled(CLASSES),
             )
-            return method.eval().certificate(self.batch_size, self.choices["views"]["count"], held_out=True)
+            return method.eval().certificate(
+                self.batch_size,
+                self.choices["views"]["count"],
+                held_out=True,
+                dependent=self.modality.reader.dependence,
+            )
 
     def claims(self) -> str:
         """The certificate in a line."""

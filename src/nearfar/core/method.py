@@ -346,13 +346,15 @@ class Method(nn.Module):
         *,
         held_out: bool | None = False,
         coverage: Coverage | None = None,
+        dependent: str = "",
     ) -> Certificate:
         """What the method's number proves, for batches of `batch_size` different instances.
 
         By default it is about the training objective, which is fitted to its own batches and so never proven.
         `held_out=True`: about the same number on instances that nothing was fitted to, with networks in their
         present mode (batch norm in training mode keeps it from being proven). Without progress it is about
-        the whole run. `coverage` is what `Ring.coverage` measured.
+        the whole run. `coverage` is what `Ring.coverage` measured. `dependent`: why instances are not
+        independent draws, in a clause.
         """
         pairs = self.encoders.pairs(views, self.symmetric)
         if not pairs:
@@ -360,6 +362,7 @@ class Method(nn.Module):
         facts: dict[str, Any] = {
             "held_out": held_out,
             "coverage": coverage,
+            "dependent": dependent,
             "batch_statistics": uses_batch_statistics(self) or None,  # a critic may have a batch norm too
         }
         samplings = {

@@ -30,6 +30,7 @@ MAX_SCORES_CPU, MAX_SCORES_GPU = 2**21, 2**25
 MAX_MATRIX = 2**28  # scores, a gigabyte in float32: beyond this no matrix of all scores is built
 MIN_TILE = 32  # anchors: with fewer to a tile, reading the candidates again would cost more
 GRAPH = 4  # copies of a tile that the graph of a rule with a gradient holds, about
+POSITION_TOLERANCE = 1e-3  # of scores, relative to an anchor's largest: rounding differs by far less
 UNKNOWN = -1  # a candidate whose instance is not known: never the anchor itself
 EMPTY = -2  # a slot that holds nothing yet: never a negative
 
@@ -447,6 +448,27 @@ def inner_product_negatives(
 def paired_scores(f: Float[Tensor, "anchor key"]) -> Scores:
     """Scores from a matrix of them: row i's positive is column i, all other columns are its negatives."""
     return Scores.of(f.diagonal(), f, ~torch.eye(*f.shape, dtype=torch.bool, device=f.device))
+
+
+POSITIONS = "the critic's score of a pair depends on where its rows stand in the batch"
+
+
+def knows_positions(
+    cross: Callable[[Tensor, Tensor], Tensor],
+    anchors: Float[Tensor, "n dim"],
+    keys: Float[Tensor, "n width"],
+) -> bool:
+    """Whether scores depend on where rows stand: cross(u, v[order]) is not cross(u, v)[:, order].
+
+    Such a critic knows which key belongs to an anchor without reading either. Tried on one random order.
+    """
+    order = torch.randperm(len(keys), generator=torch.Generator().manual_seed(0)).to(keys.device)
+    if len(order) > 1 and bool((order == order.sort().values).all()):
+        order = order.flip(0)
+    with torch.no_grad():
+        expected, moved = cross(anchors, keys)[:, order], cross(anchors, keys[order])
+    tolerance = POSITION_TOLERANCE * (1 + expected.abs().amax(dim=1, keepdim=True))
+    return bool(((moved - expected).abs() > tolerance).any())
 
 
 def _in_batch(

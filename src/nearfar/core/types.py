@@ -176,6 +176,10 @@ class NegativeSampling:
     p(v) independently of all positives and of one another.
 
     `cut` is what a selection dropped: the least similar only (`below`), or also the most similar (`above`).
+
+    `dependent` is a clause that explains why rows are not independent draws, which every proof needs.
+    `positive_is_key` is declared by a source that takes the anchor's own key as its positive. Remembered or
+    neighbouring keys have another distribution than the key, so H(v) is not theirs.
     """
 
     anchors: int
@@ -192,6 +196,8 @@ class NegativeSampling:
     coverage: Coverage | None = None  # of a cut from above, where it was measured
     weighted: bool = False  # similar negatives count more, dissimilar ones less
     importance: bool = False  # negatives are from a proposal, anchors weighted by p / q of their draw
+    dependent: str = ""
+    positive_is_key: bool = False
     more_positives: bool = False  # others than the key that belongs to the anchor count as its positives
 
     def __post_init__(self) -> None:

@@ -50,6 +50,7 @@ class FoldScores:
     held_out: list[list[Tensor]]  # unseen rows: draws (one row per group) of blocks
     validation: Tensor
     learned: list[Tensor]  # blocks of training rows
+    positional: bool = False  # scores depend on where rows stand
 
 
 def training_objective(bound: str | AbstractBound) -> AbstractBound:

@@ -14,6 +14,7 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from nearfar.core.abstract import AbstractBound
+from nearfar.core.scores import POSITIONS, knows_positions
 from nearfar.core.types import Certificate
 from nearfar.estimate.bound_choice import (
     Contrast,
@@ -50,6 +51,7 @@ from nearfar.parts.bounds import InfoNCE
 
 MAX_TRAINING_ROWS_SCORED = 4096  # to measure optimism
 CHUNK = 256  # rows scored at a time
+POSITION_ADVICE = "it knows which rows belong together without reading them; give a critic of the rows alone"
 
 Scorer = Callable[[np.ndarray], Tensor]  # from rows to the scores of all their pairs
 
@@ -116,6 +118,9 @@ def estimate_by_bound(
     ]
     total = average(values)
     claim = bound_certificate(fold_bounds, request.negatives, smallest, len(candidates))
+    positional = any(fold.positional for fold in scores)
+    if positional:
+        rows = RowCheck(refuted=POSITIONS, advice=POSITION_ADVICE)
     certificate = with_row_check(claim, rows, grouped)
     mean_gap = max(0.0, sum(gaps) / len(gaps))
     interval = bound_interval(
@@ -136,6 +141,7 @@ def estimate_by_bound(
         reason=choice_reason([fold_values for _, fold_values in choices]),
         folds=tuple(value.nats for value in values),
         warnings=(
+            *(rows.warnings if positional else ()),
             *ceiling_warnings(interval[1], certificate.ceiling),
             *bound_warnings(total, fold_bounds, scores),
         ),
@@ -164,14 +170,15 @@ def _fold_scores(
     x: Array, y: Array, request: EstimateRequest, split: Split, unit: np.ndarray, seed: int
 ) -> FoldScores:
     if request.make_critic is None:
-        score = _fit_ratios(x, y, request, split, unit, seed)
+        score, positional = _fit_ratios(x, y, request, split, unit, seed), False
     else:
-        score = _fit_network(x, y, request, request.make_critic, split, seed)
+        score, positional = _fit_network(x, y, request, request.make_critic, split, seed)
     draws = [blocks(draw) for draw in split.draws]
     return FoldScores(
         [[score(block) for block in draw] for draw in draws],
         score(split.validation),
         [score(block) for block in _training_blocks(split.train, len(draws[0][0]))],
+        positional,
     )
 
 
@@ -186,7 +193,8 @@ def _fit_ratios(
 
 def _fit_network(
     x: Array, y: Array, request: EstimateRequest, make_critic: MakeCritic, split: Split, seed: int
-) -> Scorer:
+) -> tuple[Scorer, bool]:
+    """Scores by a fitted network, and whether they depend on where rows stand."""
     train = split.train
     encode_x = ColumnEncoding.fit(x[train], request.scaling, request.kinds[0])
     encode_y = ColumnEncoding.fit(y[train], request.scaling, request.kinds[1])
@@ -205,7 +213,8 @@ def _fit_network(
         request.training,
         seed,
     )
-    return lambda rows: _score_pairs(network, *inputs(rows))
+    positional = knows_positions(network.cross, *inputs(split.validation[:CHUNK]))
+    return lambda rows: _score_pairs(network, *inputs(rows)), positional
 
 
 def _training_blocks(train: np.ndarray, size: int) -> list[np.ndarray]:

@@ -10,6 +10,7 @@ are taken one at a time and averaged, and of several rows one is drawn for each 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -18,7 +19,7 @@ from torch import Tensor
 from nearfar.core.buffers import frozen, uses_batch_statistics
 from nearfar.core.method import UNLIKE_PAIRS, Method
 from nearfar.core.schedules import START, Progress
-from nearfar.core.scores import paired_scores
+from nearfar.core.scores import POSITIONS, knows_positions, paired_scores
 from nearfar.core.types import Batch, Certificate, Encoded, NegativeSampling, Pair
 from nearfar.parts.bounds import InfoNCE
 from nearfar.parts.bounds.infonce import log_share
@@ -26,6 +27,7 @@ from nearfar.parts.bounds.infonce import log_share
 # tolerated difference of an anchor's scores in a batch and in half of it, relative to their range and in
 # nats: rounding differs by far less, a batch norm that reads its batch by far more
 BATCH_TOLERANCE, BATCH_TOLERANCE_NATS = 1e-2, 1e-3
+POSITION_ROWS = 256  # scored again in another order, to find a critic that knows positions
 
 
 @dataclass(frozen=True)
@@ -74,14 +76,17 @@ def held_out_estimate(
             parts.append([_aligned(encoded, pair.anchor, pair.key) for pair in pairs])
         joined = [[torch.cat(side) for side in zip(*pair, strict=True)] for pair in zip(*parts, strict=True)]
         values = [_per_instance(method, anchors, keys, progress) for anchors, keys in joined]
+        cross = partial(method.critic.cross, progress=progress)
+        positional = any(knows_positions(cross, *_some_rows(anchors, keys)) for anchors, keys in joined)
     weights = [pair.weight / sum(pair.weight for pair in pairs) for pair in pairs]
     rows = min(len(value) for value in values)
     sampling = NegativeSampling(rows, rows - 1, held_out=held_out, batch_statistics=mixed)
     index = torch.cat(instances)
     if len(index.unique()) < len(index):
         dependent = dependent or "some instances occur more than once"
-    if dependent:
-        sampling = sampling.not_exchangeable(f"{dependent}, so rows are not independent draws")
+    sampling = replace(sampling, dependent=dependent)
+    if positional:
+        sampling = sampling.not_exchangeable(POSITIONS)
     certificate = InfoNCE().certificate(sampling)
     if certificate.status == "proven" and len({frozenset((pair.anchor, pair.key)) for pair in pairs}) > 1:
         certificate = replace(certificate, condition=f"{certificate.condition}; {UNLIKE_PAIRS}")
@@ -91,6 +96,10 @@ def held_out_estimate(
         for weight, value in zip(weights, values, strict=True)
     ]
     return HeldOutNats(nats, sum(errors), rows, certificate)
+
+
+def _some_rows(anchors: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    return anchors[:POSITION_ROWS], keys[:POSITION_ROWS, 0]
 
 
 @torch.no_grad()

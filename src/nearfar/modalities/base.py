@@ -217,6 +217,7 @@ class AbstractReader(ABC):
     encodings: ClassVar[
         tuple[str, ...]
     ] = ()  # that `encode` writes; the bytes of the source are always possible
+    dependence: ClassVar[str] = ""  # why instances are never independent draws, in a clause
     named_examples: ClassVar[tuple[str, ...]] = ()  # of names that `find_named` knows
 
     def options(self, **values: Any) -> Mapping[str, Any]:

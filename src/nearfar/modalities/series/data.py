@@ -106,6 +106,7 @@ class TimeSeriesDescription(StandardisedDescription):
 class SeriesReader(AbstractReader):
     description_type = TimeSeriesDescription
     files = "rows"
+    dependence = "windows are times of one recording and overlap"
 
     def options(self, *, window: int = 10, offset: int = 10, **values: Any) -> Mapping[str, Any]:
         check_window(window, offset)

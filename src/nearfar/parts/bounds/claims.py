@@ -67,6 +67,8 @@ def certify(
     A cut from above needs every kept e^f to reach the mean over the anchor's candidates (Wu et al. 2021, Thm
     3.1), which can be measured on some anchors and never seen to hold for all.
     """
+    if sampling.dependent:
+        return not_covered(f"{sampling.dependent}, so rows are not independent draws", ceiling)
     if sampling.batch_statistics:
         return not_covered(BATCH_STATISTICS, ceiling)
     if sampling.held_out is False:

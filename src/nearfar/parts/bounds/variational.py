@@ -52,6 +52,11 @@ class BarberAgakov(AbstractBound):
             )
         if sampling.more_positives:
             return not_covered(sampling.reason)
+        if not sampling.positive_is_key:
+            return not_covered(
+                "the source of negatives does not declare that the positive is the anchor's own key, and H(v) "
+                "is the entropy of that key"
+            )
         condition = (
             f"scores are log q(v | u) of a normalised q and H(v) is {self.entropy:.4g} nats; then the "
             "estimate never exceeds I in expectation"

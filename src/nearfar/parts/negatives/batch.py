@@ -115,13 +115,17 @@ class InBatch(AbstractNegatives):
         negatives = (batch_size - 1) * keys_per_instance + same_instance_negatives
         if self.views == "one" or key_views == 1:
             if keys_per_instance == 1:
-                return NegativeSampling(batch_size, negatives)
-            return NegativeSampling(batch_size, negatives, exchangeable=False, reason=GROUPED)
+                return NegativeSampling(batch_size, negatives, positive_is_key=True)
+            return NegativeSampling(
+                batch_size, negatives, exchangeable=False, reason=GROUPED, positive_is_key=True
+            )
         reason = (
             f"{key_views} views of the same other image are not independent draws, so negatives come in "
             "groups"
         )
-        return NegativeSampling(batch_size, key_views * negatives, exchangeable=False, reason=reason)
+        return NegativeSampling(
+            batch_size, key_views * negatives, exchangeable=False, reason=reason, positive_is_key=True
+        )
 
 
 class Dictionary(AbstractNegatives):
@@ -164,7 +168,9 @@ class Dictionary(AbstractNegatives):
             "the "
             "information by as much as the symbols' entropy falls short of log V (Wu et al. 2020, sec. 5.1)"
         )
-        return NegativeSampling(batch_size, self.size - 1, exchangeable=False, reason=reason)
+        return NegativeSampling(
+            batch_size, self.size - 1, exchangeable=False, reason=reason, positive_is_key=True
+        )
 
 
 @dataclass(frozen=True)
@@ -193,4 +199,4 @@ class NoNegatives(AbstractNegatives):
     def sampling(
         self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
     ) -> NegativeSampling:
-        return NegativeSampling(batch_size, 0)
+        return NegativeSampling(batch_size, 0, positive_is_key=True)

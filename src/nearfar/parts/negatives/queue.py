@@ -2,6 +2,7 @@
 (NNCLR, Dwibedi et al. 2021)."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -189,4 +190,5 @@ class Support(nn.Module, AbstractNegatives):
         self.queue.sampling(batch_size, 1, keys_per_instance)  # raises if the queue is too small
         # what all keys alike stand for is a function of each, so the others stay draws of one distribution,
         # and I(u; nearest(v)) <= I(u; v): docs/certificates.md
-        return self.batch.sampling(batch_size, 1, keys_per_instance, same_instance_negatives)
+        in_batch = self.batch.sampling(batch_size, 1, keys_per_instance, same_instance_negatives)
+        return replace(in_batch, positive_is_key=False)
