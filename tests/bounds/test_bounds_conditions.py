@@ -160,17 +160,17 @@ def test_c_barber_agakov_needs_a_density() -> None:
         )  # fmt: skip
         return method.eval().certificate(64, held_out=True)
 
-    class Density(nf.Dot):
+    class DensityCritic(nf.Dot):
         normalised = True
 
     assert certificate(nf.Cosine(0.1)).status == "objective only"
     assert certificate(nf.Separable(dim=2)).status == "objective only"
-    assert certificate(Density()).status == "proven"
+    assert certificate(DensityCritic()).status == "proven"
 
 
 def test_d_a_training_objective_is_fitted_to_its_batch() -> None:
-    """64 fixed pairs of independent noise, I = 0: after 200 steps the objective exceeds three nats, and nothing
-    is proven. On held-out pairs the estimate is zero up to noise."""
+    """64 fixed pairs of independent noise, I = 0: after 200 steps the objective exceeds three nats, and
+    nothing is proven. On held-out pairs the estimate is zero up to noise."""
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
 
@@ -339,9 +339,9 @@ def test_f_the_condition_is_not_independence_alone() -> None:
 
 
 def test_g_the_data_set_as_population_is_exceeded_without_replacement() -> None:
-    """Two instances; a view shows the right one with probability 1 - e. A batch holds both, so the negative is
-    always of the other instance; under p(v) it would be half the time. So the expectation exceeds the I of the
-    data set, and the certificate names the population."""
+    """Two instances; a view shows the right one with probability 1 - e. A batch holds both, so the negative
+    is always of the other instance; under p(v) it would be half the time. So the expectation exceeds the I of
+    the data set, and the certificate names the population."""
     e = 0.146
     q = (1 - e) ** 2 + e**2
     joint = [[q / 2, (1 - q) / 2], [(1 - q) / 2, q / 2]]

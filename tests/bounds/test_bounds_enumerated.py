@@ -1,6 +1,8 @@
-"""Claims of Wu et al. 2020 and Song & Ermon 2020 that hold, and those that do not, by enumeration of small worlds.
+"""Claims of Wu et al. 2020 and Song & Ermon 2020 that hold, and those that do not, by enumeration of small
+worlds.
 
-A world is a joint distribution of u and v with a few states, a critic and a proposal q(v | v+). Every outcome has its
+A world is a joint distribution of u and v with a few states, a critic and a proposal q(v | v+). Every outcome
+has its
 probability, so an expectation is a sum.
 """
 
@@ -49,7 +51,8 @@ class World:
         return table[:, 0], table[:, 1], table[:, 2:]
 
     def expectation(self, negatives: int, draw: Tensor, weight: Tensor, *, mean: bool = True) -> float:
-        """E of prod weight(v_k | v+) times log( e^f(u, v+) / a ) with v_k drawn from `draw`; a is the mean of all
+        """E of prod weight(v_k | v+) times log( e^f(u, v+) / a ) with v_k drawn from `draw`; a is the mean of
+        all
         e^f, or their sum."""
         u, v, others = self.outcomes(negatives)
         chance = self.joint[u, v] * draw[v[:, None], others].prod(1)
@@ -78,12 +81,14 @@ def random_world(seed: int) -> World:
 WORLDS = [fair_coin(), fair_coin(0.1), *map(random_world, range(30))]
 
 
-# ------------------------------------------------------------------------------------- Wu et al. 2020: what holds
+# ------------------------------------------------------------------------------------- Wu et al. 2020: what
+# holds
 
 
 @pytest.mark.parametrize("negatives", [1, 2])
 def test_vince_with_density_ratios_never_exceeds_the_information(negatives: int) -> None:
-    """Thm 3.1, Eq. 3: with weights p / q the expectation is InfoNCE's, and after -K + 1 it is at most 0: vacuous."""
+    """Thm 3.1, Eq. 3: with weights p / q the expectation is InfoNCE's, and after -K + 1 it is at most 0:
+    vacuous."""
     for world in WORLDS:
         ratio = world.joint.sum(0) / world.proposal
         for mean in (True, False):
@@ -104,7 +109,8 @@ def test_vince_with_the_least_ratio_never_exceeds_the_information(negatives: int
 
 @pytest.mark.parametrize("negatives", [1, 2])
 def test_importance_weighted_infonce_is_infonce(negatives: int) -> None:
-    """Eq. 3 without -K + 1 and with a normalised q: the expectation is that of negatives from p(v), at most I."""
+    """Eq. 3 without -K + 1 and with a normalised q: the expectation is that of negatives from p(v), at most
+    I."""
     for world in WORLDS:
         p = world.joint.sum(0).expand_as(world.proposal)
         weighted = world.expectation(negatives, world.proposal, p / world.proposal)
@@ -120,12 +126,14 @@ def test_local_aggregation_as_printed_is_at_most_zero() -> None:
         assert float(scores[:close].logsumexp(0) - scores.logsumexp(0)) <= 1e-15
 
 
-# ------------------------------------------------------------------------------- Wu et al. 2020: what does not hold
+# ------------------------------------------------------------------------------- Wu et al. 2020: what does
+# not hold
 
 
 def test_weights_of_one_over_r_exceed_the_information() -> None:
-    """Cor. 3.1.1: rejection sampling draws from the normalised r p, so the weights 1 / r are too large by the rate of
-    acceptance. r = 0.1 everywhere changes no draw and multiplies InfoNCE by ten: 10 (log 2) / 2 - 1 = 2.466 > log 2."""
+    """Cor. 3.1.1: rejection sampling draws from the normalised r p, so the weights 1 / r are too large by the
+    rate of acceptance. r = 0.1 everywhere changes no draw and multiplies InfoNCE by ten: 10 (log 2) / 2 - 1 =
+    2.466 > log 2."""
     world = fair_coin(0.1)
     value = world.expectation(1, world.proposal, 1 / world.acceptance) - 1
     assert value == pytest.approx(5 * FAIR - 1)
@@ -143,8 +151,8 @@ def test_vince_plus_exceeds_the_information() -> None:
 
 
 def test_local_aggregation_with_log_m_exceeds_the_information() -> None:
-    """Cor. 5.4.1 as an estimate: a constant critic knows nothing (I = 0). With one close neighbour joined to the positive
-    and one negative the value is log 2/3 + log 2 = log 4/3."""
+    """Cor. 5.4.1 as an estimate: a constant critic knows nothing (I = 0). With one close neighbour joined to
+    the positive and one negative the value is log 2/3 + log 2 = log 4/3."""
     close = torch.tensor([[0.0, 0.0]]).logsumexp(1)
     value = float(nf.InfoNCE()(nf.Scores.of(close, torch.zeros(1, 1))))
     assert value == pytest.approx(math.log(4 / 3))
@@ -153,9 +161,9 @@ def test_local_aggregation_with_log_m_exceeds_the_information() -> None:
 
 
 def test_the_first_term_of_lemma_c1_lacks_a_gradient() -> None:
-    """One negative of two values, r of each a logit away: d/dpsi of E_q[ f(u, v+) / r ] under the normalised q. Lemma C.1's
-    L1, -f / r^2 without the gradient of r and outside the expectation, is another number, even with that gradient put in;
-    the score function of the draw makes up the difference."""
+    """One negative of two values, r of each a logit away: d/dpsi of E_q[ f(u, v+) / r ] under the normalised
+    q. Lemma C.1's L1, -f / r^2 without the gradient of r and outside the expectation, is another number, even
+    with that gradient put in; the score function of the draw makes up the difference."""
     psi = torch.tensor([0.3, -1.0], dtype=torch.float64, requires_grad=True)
     p, f = torch.tensor([0.7, 0.3], dtype=torch.float64), 1.3
     r = psi.sigmoid()
@@ -171,12 +179,13 @@ def test_the_first_term_of_lemma_c1_lacks_a_gradient() -> None:
     assert (pathwise - exact).abs().min() > 0.05
 
 
-# ------------------------------------------------------------------ the corrected estimate as a part: nf.Proposal
+# ------------------------------------------------------------------ the corrected estimate as a part:
+# nf.Proposal
 
 
 def every_draw(selection: nf.Proposal, values: Tensor) -> list[tuple[float, ImportanceScores]]:
-    """Every ordered draw of one anchor's negatives with its chance, made through the part itself: noise that puts that
-    order first is handed to it."""
+    """Every ordered draw of one anchor's negatives with its chance, made through the part itself: noise that
+    puts that order first is handed to it."""
     number, beta = values.shape[1], float(selection.beta)  # type: ignore[arg-type]
     draws = []
     for order in itertools.permutations(range(number), selection.sample):
@@ -204,7 +213,8 @@ def every_draw(selection: nf.Proposal, values: Tensor) -> list[tuple[float, Impo
 def test_a_proposal_has_the_expectation_of_blind_draws(
     beta: float, sample: int, bound: nf.AbstractBound
 ) -> None:
-    """Weights have mean one, and the weighted value the mean over all sets of so many negatives, for every beta."""
+    """Weights have mean one, and the weighted value the mean over all sets of so many negatives, for every
+    beta."""
     values = torch.tensor([[0.4, -1.1, 1.7, 0.2]], dtype=torch.float64)
     draws = every_draw(nf.Proposal(beta, sample), values)
     assert sum(chance for chance, _ in draws) == pytest.approx(1)
@@ -229,7 +239,8 @@ def test_a_proposal_draws_by_its_chances_and_weighs_what_it_drew() -> None:
 
 
 def test_what_a_proposal_claims() -> None:
-    """Proven where blind draws are, without a limit for a single sample; nothing for what is no mean over anchors."""
+    """Proven where blind draws are, without a limit for a single sample; nothing for what is no mean over
+    anchors."""
     sampling = nf.Proposal(0.5, 2).sampling(NegativeSampling(8, 7, held_out=True, batch_statistics=False))
     claim = nf.InfoNCE().certificate(sampling)
     assert (claim.status, claim.ceiling) == ("proven", None)
@@ -243,12 +254,14 @@ def test_what_a_proposal_claims() -> None:
         nf.recipe("simclr", "digits", selection="proposal", bound="nwj")
 
 
-# --------------------------------------------------------------------------------- Song & Ermon 2020: alpha above 1
+# --------------------------------------------------------------------------------- Song & Ermon 2020: alpha
+# above 1
 
 
 @pytest.mark.parametrize("negatives", [1, 2])
 def test_alpha_cpc_from_1_to_m_never_exceeds_the_information(negatives: int) -> None:
-    """E of the product of m r+ / (alpha r+ + b S) is convex in alpha and 1 at both ends, 1 and m: 400 worlds."""
+    """E of the product of m r+ / (alpha r+ + b S) is convex in alpha and 1 at both ends, 1 and m: 400
+    worlds."""
     for seed in range(200):
         world, m = random_world(seed), negatives + 1
         u, v, others = world.outcomes(negatives)
@@ -287,7 +300,8 @@ def test_ml_cpc_from_its_least_alpha_to_m_never_exceeds_the_information(n: int, 
 
 
 def test_the_papers_curricula_are_covered_with_negatives_of_ones_own() -> None:
-    """Song & Ermon 2020, Table 3: alpha from 10 to 0.1 with 65,536 keys of a queue would be, were they independent."""
+    """Song & Ermon 2020, Table 3: alpha from 10 to 0.1 with 65,536 keys of a queue would be, were they
+    independent."""
     own = NegativeSampling(256, 65_536, independent=True, held_out=True, batch_statistics=False)
     for first in (2.0, 5.0, 10.0):
         bound = nf.MultiLabelCPC(nf.geometric(first, 1 / first))

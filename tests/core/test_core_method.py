@@ -163,7 +163,7 @@ def test_only_advance_changes_the_method(recipe: str) -> None:
     assert all(torch.isfinite(p.grad).all() for p in method.parameters() if p.grad is not None)
 
 
-class Shifted(Cosine):
+class ShiftedCosine(Cosine):
     """A user's own critic on top of ours."""
 
     def cross(self, anchors: Tensor, keys: Tensor, progress: Progress = START) -> Tensor:
@@ -174,7 +174,7 @@ class Shifted(Cosine):
 def test_scores_of_a_critic_with_a_scores_method_come_from_it(chunk: int | None) -> None:
     methods = [
         Method(Shared(network()), critic(0.5), InBatch("one"), Everyone(), bounds.NPair(), chunk=chunk)
-        for critic in (Cosine, Shifted)
+        for critic in (Cosine, ShiftedCosine)
     ]
     baseline, shifted = (method(batch()).loss.item() for method in methods)
     assert shifted > baseline + 1.0

@@ -74,7 +74,7 @@ def test_run_and_evaluation_read_the_named_columns(tmp_path: Path) -> None:
     assert main(["evaluate", run, "--no-baselines", "--protocol", "knn"]) == 0, (
         "its own data, by its own settings"
     )
-    other = written(tmp_path / "b.parquet", "shot", sort=["light", "dark"] * 20)
-    told = ["--image-column", "shot", "--label-column", "sort"]
-    assert main(["evaluate", run, "--no-baselines", "--protocol", "knn", "--data", other, *told]) == 0
+    second = written(tmp_path / "b.parquet", "shot", sort=["light", "dark"] * 20)
+    options = ["--image-column", "shot", "--label-column", "sort"]
+    assert main(["evaluate", run, "--no-baselines", "--protocol", "knn", "--data", second, *options]) == 0
     assert nf.Run.open(run).results[-1]["labels"]["matched_by"] == "name"

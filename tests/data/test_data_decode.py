@@ -134,19 +134,19 @@ def test_exif_orientation_is_applied_as_pil_would(kind: str, value: int, order: 
     assert decode(data).shape == ((20, 33, 3) if value < 5 else (33, 20, 3))
 
 
-@pytest.mark.parametrize("before", [b"", b"junk", b"\xff\xff\xff", b"\xff\xd0"])
-def test_damaged_exif_is_ignored_without_a_warning(before: bytes) -> None:
+@pytest.mark.parametrize("prefix", [b"", b"junk", b"\xff\xff\xff", b"\xff\xd0"])
+def test_damaged_exif_is_ignored_without_a_warning(prefix: bytes) -> None:
     picture = Image.fromarray(smooth(20, 33))
-    plain = encoded(picture, "JPEG")
+    unmarked = encoded(picture, "JPEG")
     block = b"Exif\0\0II*\0\x08\0\0\0\x09\0\x12\x01\x03\0"
-    segment = b"\xff\xfe\0\2" + before + b"\xff\xe1" + struct.pack(">H", len(block) + 2) + block
-    without_jfif = plain[:2] + segment + plain[20:]
-    np.testing.assert_array_equal(decode(without_jfif), decode(plain))
+    segment = b"\xff\xfe\0\2" + prefix + b"\xff\xe1" + struct.pack(">H", len(block) + 2) + block
+    without_jfif = unmarked[:2] + segment + unmarked[20:]
+    np.testing.assert_array_equal(decode(without_jfif), decode(unmarked))
 
 
 def test_damaged_animation_data_are_ignored() -> None:
-    plain = encoded(Image.fromarray(COLOUR), "PNG")
-    broken = plain[:33] + _png_chunk(b"acTL", bytes(8)) + _png_chunk(b"zTXt", b"a\0\0junk") + plain[33:]
+    still = encoded(Image.fromarray(COLOUR), "PNG")
+    broken = still[:33] + _png_chunk(b"acTL", bytes(8)) + _png_chunk(b"zTXt", b"a\0\0junk") + still[33:]
     np.testing.assert_array_equal(decode(broken), COLOUR)
 
 
@@ -211,13 +211,13 @@ def test_sixteen_bit_colour_keeps_its_high_byte() -> None:
 def test_shrinking_brings_both_sides_to_their_limits_and_keeps_the_shape(
     width: int, height: int, image_size: int
 ) -> None:
-    kept = shrunk_size(width, height, image_size)
+    size = shrunk_size(width, height, image_size)
     limits = (2 * image_size, 8 * image_size)
-    short, long = sorted(kept)
+    short, long = sorted(size)
     assert short <= limits[0]
     assert long <= limits[1]
     if min(width, height) <= limits[0] and max(width, height) <= limits[1]:
-        assert kept == (width, height)
+        assert size == (width, height)
     else:
         assert short == limits[0] or long == limits[1]
         # each side is rounded, and none to nothing
@@ -266,9 +266,9 @@ def test_orientation_is_applied_after_shrinking() -> None:
 def test_a_bomb_is_refused_before_memory_is_taken() -> None:
     import resource
 
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    previous_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for make in (lambda: _claiming(100_000, 100_000), _vast_webp):
         with pytest.raises(Unusable, match="too large"):
             decode(make())
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - previous_peak
     assert grown * (1 if sys.platform == "darwin" else 1024) < 50_000_000

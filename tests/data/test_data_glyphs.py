@@ -17,7 +17,7 @@ Pictures = tuple[UInt8[np.ndarray, "image 32 32 3"], Int64[np.ndarray, "image"],
 
 
 @cache
-def drawn(split: str) -> Pictures:
+def draw_split(split: str) -> Pictures:
     return glyphs(split)
 
 
@@ -31,7 +31,7 @@ def font(face: str) -> FT2Font:
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_a_split_is_uint8_pictures_with_int64_labels_of_named_letters(split: str) -> None:
-    images, labels, classes = drawn(split)
+    images, labels, classes = draw_split(split)
     assert images.dtype == np.uint8
     assert images.shape == (len(labels), 32, 32, 3)
     assert labels.dtype == np.int64
@@ -41,21 +41,21 @@ def test_a_split_is_uint8_pictures_with_int64_labels_of_named_letters(split: str
 
 def test_the_same_split_is_drawn_again_bit_for_bit() -> None:
     images, labels, classes = glyphs("test")
-    np.testing.assert_array_equal(images, drawn("test")[0])
-    np.testing.assert_array_equal(labels, drawn("test")[1])
-    assert classes == drawn("test")[2]
+    np.testing.assert_array_equal(images, draw_split("test")[0])
+    np.testing.assert_array_equal(labels, draw_split("test")[1])
+    assert classes == draw_split("test")[2]
 
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_every_letter_is_equally_frequent(split: str) -> None:
-    _, labels, classes = drawn(split)
+    _, labels, classes = draw_split(split)
     counts = np.bincount(labels)
     assert len(counts) == len(classes)
     assert len(set(counts.tolist())) == 1
 
 
 def test_every_run_of_twenty_pictures_holds_every_letter() -> None:
-    _, labels, classes = drawn("train")
+    _, labels, classes = draw_split("train")
     for start in (0, 20, 6380):
         assert sorted(labels[start : start + 20].tolist()) == list(range(len(classes)))
 
@@ -86,7 +86,7 @@ def test_letterforms_of_the_two_splits_differ() -> None:
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_no_picture_is_blank(split: str) -> None:
-    images = drawn(split)[0].astype(np.float32).mean(-1)
+    images = draw_split(split)[0].astype(np.float32).mean(-1)
     assert images.std((1, 2)).min() > 12
 
 
@@ -102,12 +102,12 @@ def test_every_letter_is_legible() -> None:
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_no_two_pictures_are_the_same(split: str) -> None:
-    images = drawn(split)[0]
+    images = draw_split(split)[0]
     assert len({image.tobytes() for image in images}) == len(images)
 
 
 def test_dark_on_light_and_light_on_dark_are_both_common() -> None:
-    images, labels, _ = drawn("train")
+    images, labels, _ = draw_split("train")
     faces_of = [faces("train")[i // len(CLASSES) % len(faces("train"))] for i in range(2000)]
     outlines = [_outline(face, CLASSES[label]) for face, label in zip(faces_of, labels[:2000], strict=True)]
     letter, clutter = _covers(outlines, seed=1)

@@ -1,4 +1,4 @@
-"""MNIST's idx files: read exactly, split by name, and never unpacked beyond what their header and size allow."""
+"""MNIST's idx files: read exactly, split by name, and never unpacked beyond their header and size."""
 
 import gzip
 import re
@@ -17,30 +17,34 @@ IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
 
 def write_idx(path: Path, array: np.ndarray, shape: tuple[int, ...] | None = None) -> None:
     """As LeCun's page describes the format; `shape` other than the array's own makes a header that lies."""
-    said = array.shape if shape is None else shape
-    content = bytes((0, 0, 8, len(said))) + struct.pack(f">{len(said)}I", *said) + array.tobytes()
+    header_shape = array.shape if shape is None else shape
+    content = (
+        bytes((0, 0, 8, len(header_shape)))
+        + struct.pack(f">{len(header_shape)}I", *header_shape)
+        + array.tobytes()
+    )
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
 
 def mnist_like(folder: Path, suffix: str = ".gz") -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    draw, made = np.random.default_rng(0), {}
+    draw, arrays = np.random.default_rng(0), {}
     for word, count in (("train", 30), ("t10k", 20)):
         images = draw.integers(0, 256, (count, 6, 5), dtype=np.uint8)
         labels = (np.arange(count) % 10).astype(np.uint8)
         write_idx(folder / f"{word}-{IMAGES}{suffix}", images)
         write_idx(folder / f"{word}-{LABELS}{suffix}", labels)
-        made[word] = images, labels
-    return made
+        arrays[word] = images, labels
+    return arrays
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_every_byte_and_label_of_both_splits(tmp_path: Path, suffix: str) -> None:
-    made = mnist_like(tmp_path, suffix)
+    arrays = mnist_like(tmp_path, suffix)
     specs = {
         "train": (f"idx:{tmp_path}", f"idx:{tmp_path}:train", str(tmp_path / f"train-{IMAGES}{suffix}")),
         "t10k": (f"idx:{tmp_path}:test", str(tmp_path / f"t10k-{IMAGES}{suffix}")),
     }
-    for word, (images, labels) in made.items():
+    for word, (images, labels) in arrays.items():
         for spec in specs[word]:
             data = open_data(spec)
             assert np.array_equal(data.load(np.arange(len(data))).data[..., 0], images)
@@ -56,9 +60,9 @@ def test_splits_of_one_folder_are_numbered_alike_and_those_of_two_are_not(tmp_pa
     assert match_labels(test.labels, test, train.labels, train).by == "number"
     files = [str(tmp_path / "a" / f"{word}-{IMAGES}.gz") for word in ("train", "t10k")]
     assert splits_of_one_set(*files)
-    other = open_data(f"idx:{tmp_path}/b:test")
+    second = open_data(f"idx:{tmp_path}/b:test")
     with pytest.raises(UnmatchedClasses, match="numbers without names"):
-        match_labels(other.labels, other, train.labels, train)
+        match_labels(second.labels, second, train.labels, train)
 
 
 def test_idx_images_without_labels_file_are_unlabelled(tmp_path: Path) -> None:
@@ -77,8 +81,8 @@ def _cut(folder: Path, size: int) -> None:
 
 
 BROKEN = {
-    "fewer bytes than its header says": (lambda f: _lies(f, (5, 6, 5)), "holds 120 bytes.*5 × 6 × 5 needs 150"),
-    "more bytes than its header says": (lambda f: _lies(f, (3, 6, 5)), "holds more bytes"),
+    "fewer bytes than its header": (lambda f: _lies(f, (5, 6, 5)), "holds 120 bytes.*5 × 6 × 5 needs 150"),
+    "more bytes than its header": (lambda f: _lies(f, (3, 6, 5)), "holds more bytes"),
     "a header beyond memory": (lambda f: _lies(f, (2**32 - 1, 2**32 - 1, 9)), "would decompress from"),
     "cut short": (lambda f: _cut(f, 60), "cannot be read as idx"),
     "empty": (lambda f: _cut(f, 0), r"begins with the bytes \(none\)"),
@@ -115,7 +119,7 @@ def test_unusable_idx_files_are_refused_with_a_reason(tmp_path: Path, case: str)
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
-    """2 GiB of zeros in 2 MB: the shape in the header is compared with the file's size before the second read."""
+    """2 GiB of zeros in 2 MB: the header's shape is compared with the file's size before the second read."""
     import tracemalloc
 
     path, part = tmp_path / f"train-{IMAGES}.gz", bytes(2**24)

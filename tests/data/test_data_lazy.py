@@ -24,15 +24,15 @@ def views(pixels: Pixels, seed: int, epoch: int, index: np.ndarray) -> tuple[tor
     return (torch.from_numpy(pixels.data.astype(np.float32)), torch.from_numpy(index + 1000.0 * epoch))
 
 
-def seen(stream: Stream, first: int, last: int) -> list[Batch]:
+def batches_of(stream: Stream, first: int, last: int) -> list[Batch]:
     return list(stream.batches(first, last))
 
 
-def same(one: list[Batch], other: list[Batch]) -> bool:
-    return len(one) == len(other) and all(
+def same(first: list[Batch], second: list[Batch]) -> bool:
+    return len(first) == len(second) and all(
         torch.equal(a.index, b.index)
         and all(torch.equal(x, y) for x, y in zip(a.views, b.views, strict=True))
-        for a, b in zip(one, other, strict=True)
+        for a, b in zip(first, second, strict=True)
     )
 
 
@@ -53,7 +53,8 @@ def test_a_windowed_order_is_a_permutation_that_mixes_a_window(
         np.testing.assert_array_equal(
             first_of_windowed_order(seed, epoch, block, window, count), order[:count]
         )
-    # rows of a block at place p have keys in [p, p + window): round the end, only those of 2 window blocks come between them
+    # rows of a block at place p have keys in [p, p + window): round the end, only those of 2 window blocks
+    # come between them
     at = block[order]
     for number in range(blocks):
         places = np.flatnonzero(at == number)
@@ -78,68 +79,70 @@ def test_ranks_see_each_row_once_an_epoch(
     single = Stream(data, views, 8, seed=2)
     for epoch in range(2):
         first, last = epoch * single.steps_per_epoch, (epoch + 1) * single.steps_per_epoch
-        rows = [batch.index for rank in ranks for batch in seen(rank, first, last)]
+        rows = [batch.index for rank in ranks for batch in batches_of(rank, first, last)]
         every = torch.cat(rows).numpy()
         assert len(set(every.tolist())) == len(every) == COUNT // 8 * 8
-        together = [
+        joint = [
             torch.cat([batch.index for batch in step])
-            for step in zip(*(seen(r, first, last) for r in ranks), strict=True)
+            for step in zip(*(batches_of(r, first, last) for r in ranks), strict=True)
         ]
-        assert all(torch.equal(a, b.index) for a, b in zip(together, seen(single, first, last), strict=True))
+        assert all(
+            torch.equal(a, b.index) for a, b in zip(joint, batches_of(single, first, last), strict=True)
+        )
 
 
-@pytest.mark.parametrize("made", [as_parquet, as_folder])
-def test_batches_do_not_depend_on_when_a_bad_row_is_found(made: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("writer", [as_parquet, as_folder])
+def test_batches_do_not_depend_on_when_a_bad_row_is_found(writer: Any, tmp_path: Path) -> None:
     images = pictures()
     spec = (
         as_parquet(tmp_path / "s", images, bad=BAD)
-        if made is as_parquet
+        if writer is as_parquet
         else as_folder(tmp_path / "s", images)
     )
-    if made is as_folder:
+    if writer is as_folder:
         for path in sorted((tmp_path / "s").rglob("*.png"))[3:6]:
             path.write_bytes(png(images[0])[:60])
     opened = lambda: open_data(spec, scan_bytes=0, quarantine=tmp_path / "bad.csv")
     early = opened()
     assert len(check_all(early)) == COUNT - 3  # all is known
-    late = opened()
-    assert len(late) == COUNT  # nothing was decoded, so nothing is known
-    steps = 2 * Stream(late, views, 9, seed=1).steps_per_epoch
-    whole = seen(Stream(late, views, 9, seed=1, workers=3), 0, steps)
-    assert same(whole, seen(Stream(early, views, 9, seed=1, workers=0), 0, steps))
-    assert same(whole[7:], seen(Stream(opened(), views, 9, seed=1), 7, steps))
+    unchecked = opened()
+    assert len(unchecked) == COUNT  # nothing was decoded, so nothing is known
+    steps = 2 * Stream(unchecked, views, 9, seed=1).steps_per_epoch
+    full = batches_of(Stream(unchecked, views, 9, seed=1, workers=3), 0, steps)
+    assert same(full, batches_of(Stream(early, views, 9, seed=1, workers=0), 0, steps))
+    assert same(full[7:], batches_of(Stream(opened(), views, 9, seed=1), 7, steps))
     with open(tmp_path / "bad.csv", newline="") as file:
         listed = list(csv.reader(file))
     assert listed[0] == ["path", "reason"]
     assert len(listed) == 4  # each once, however many found it
-    reader = late.reader
+    reader = unchecked.reader
     assert reader is not None
     assert len(reader.bad) == 3
-    # ids, labels and pictures are those of whoever stands in
-    for batch in whole:
+    # ids, labels and pictures are those of the replacement
+    for batch in full:
         assert not set(batch.index.tolist()) & set(reader.bad)
         assert batch.labels is not None
-        assert late.labels is not None
-        np.testing.assert_array_equal(batch.labels.numpy(), late.labels[batch.index.numpy()])
-        np.testing.assert_array_equal(batch.views[0].numpy(), late.load(batch.index.numpy()).data)
+        assert unchecked.labels is not None
+        np.testing.assert_array_equal(batch.labels.numpy(), unchecked.labels[batch.index.numpy()])
+        np.testing.assert_array_equal(batch.views[0].numpy(), unchecked.load(batch.index.numpy()).data)
 
 
 def test_replacement_of_a_bad_row_is_of_the_same_split(tmp_path: Path) -> None:
-    """What is kept aside never stands in for what is trained on."""
+    """Held-out rows never replace training rows."""
     data = open_data(as_parquet(tmp_path, pictures(), bad=(10,)), scan_bytes=0)
     train = data.subset(np.array([9, 10, 30, 31]))
     _, rows = train.load_usable(np.array([1]))
     assert rows.tolist() == [2]
 
 
-def test_too_many_bad_rows_stop_a_run_that_meets_them(tmp_path: Path) -> None:
+def test_too_many_bad_rows_stop_a_run(tmp_path: Path) -> None:
     data = open_data(as_parquet(tmp_path, pictures(), bad=tuple(range(20))), scan_bytes=0)
     with pytest.raises(UserError, match=r"of 90 instances cannot be used and the limit is a share of 0.05"):
         data.load(np.arange(COUNT))
 
 
 def test_bad_rows_are_counted_across_processes(tmp_path: Path) -> None:
-    """Five of 90 are too many for a share of 0.05, whichever process meets them; and once they are mended they are none."""
+    """Five of 90 exceed a share of 0.05, whichever process reads them; once repaired they are not counted."""
     listed = tmp_path / "bad.csv"
     spec = as_parquet(tmp_path / "s", pictures(), bad=(4, 5, 37, 60, 80))
     opened = lambda: open_data(spec, scan_bytes=0, quarantine=listed)

@@ -13,7 +13,10 @@ from nearfar.errors import UserError
 
 FILES = 2000
 SUFFIX = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp", "BMP": "bmp"}
-EXIF = b"Exif\0\0II*\0\x08\0\0\0\x02\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\x1a\x01\x05\0\x01\0\0\0\x60\0\0\0\0\0\0\0"
+EXIF = (
+    b"Exif\0\0II*\0\x08\0\0\0\x02\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0"
+    b"\x1a\x01\x05\0\x01\0\0\0\x60\0\0\0\0\0\0\0"
+)
 
 
 def seeds() -> list[tuple[str, bytes]]:
@@ -46,7 +49,7 @@ def seeds() -> list[tuple[str, bytes]]:
     return files
 
 
-def mutated(data: bytes, other: bytes, rng: np.random.Generator) -> bytes:
+def mutated(data: bytes, donor: bytes, rng: np.random.Generator) -> bytes:
     """One to three of: flip, insert, delete, truncate, zero, repeat, or take another file's header."""
     for _ in range(rng.integers(1, 4)):
         place = int(rng.integers(0, len(data) + 1))
@@ -68,7 +71,7 @@ def mutated(data: bytes, other: bytes, rng: np.random.Generator) -> bytes:
             case 6:
                 raw[place:place] = raw[place : place + 10 * width]
             case _:
-                raw[: 4 * width] = other[: 4 * width]
+                raw[: 4 * width] = donor[: 4 * width]
         data = bytes(raw)
     return data
 
@@ -80,9 +83,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     originals = seeds()
     for number in range(FILES):
         kind, data = originals[number % len(originals)]
-        other_kind, other = originals[int(rng.integers(0, len(originals)))]
+        other_kind, donor = originals[int(rng.integers(0, len(originals)))]
         suffix = SUFFIX[other_kind if rng.random() < 0.1 else kind]
-        (root / f"{number:04}.{suffix}").write_bytes(mutated(data, other, rng))
+        (root / f"{number:04}.{suffix}").write_bytes(mutated(data, donor, rng))
     return root
 
 
@@ -100,7 +103,7 @@ def test_two_thousand_mutated_files(folder: Path, tmp_path: Path, cache_bytes: i
     assert not accepted & refused
     assert len(accepted) > FILES // 20  # the mutations are not all fatal, nor all harmless
     assert len(refused) > FILES // 20
-    known = (
+    signatures = (
         "truncated",
         "corrupt",
         "not an image",
@@ -110,7 +113,7 @@ def test_two_thousand_mutated_files(folder: Path, tmp_path: Path, cache_bytes: i
         "unsupported format",
     )
     for _, reason in images.quarantine:
-        assert reason.startswith(known)
+        assert reason.startswith(signatures)
         assert "Warning" not in reason
     for row in range(len(images)):
         pixels = images.load(np.array([row]))
@@ -119,13 +122,13 @@ def test_two_thousand_mutated_files(folder: Path, tmp_path: Path, cache_bytes: i
 
 
 def test_accepted_files_are_the_same_with_and_without_cache(folder: Path) -> None:
-    held = open_data(folder, max_bad_share=1.0)
+    opened = open_data(folder, max_bad_share=1.0)
     streamed = open_data(folder, max_bad_share=1.0, cache_bytes=0)
-    assert held.paths == streamed.paths
-    assert held.fingerprint == streamed.fingerprint
-    small = np.flatnonzero(held.sizes.max(1) < 100)
+    assert opened.paths == streamed.paths
+    assert opened.fingerprint == streamed.fingerprint
+    small = np.flatnonzero(opened.sizes.max(1) < 100)
     assert len(small) > 100
-    np.testing.assert_array_equal(held.load(small).data, streamed.load(small).data)
+    np.testing.assert_array_equal(opened.load(small).data, streamed.load(small).data)
 
 
 def test_too_many_bad_files_are_an_error(folder: Path, tmp_path: Path) -> None:
@@ -134,9 +137,9 @@ def test_too_many_bad_files_are_an_error(folder: Path, tmp_path: Path) -> None:
         open_data(folder, quarantine=listed)
     message = str(caught.value)
     with open(listed, newline="") as file:
-        first, *others = list(csv.reader(file))[1:]
+        first, *rest = list(csv.reader(file))[1:]
     assert str(folder) in message
-    assert f"{len(others) + 1} of {FILES}" in message
+    assert f"{len(rest) + 1} of {FILES}" in message
     assert first[0] in message
     assert first[1] in message
     assert "0.05" in message

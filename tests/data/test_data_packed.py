@@ -1,4 +1,4 @@
-"""Packed folders: they hold what their source holds, are written again after a kill, and are read a window at a time."""
+"""Packed folders: they hold what their source holds, resume after a kill, and are read a window at a time."""
 
 import hashlib
 import io
@@ -104,13 +104,13 @@ def content(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("encoding", ["auto", "raw", "source"])
-@pytest.mark.parametrize("made", [as_folder, as_parquet, as_tar, as_npz])
+@pytest.mark.parametrize("writer", [as_folder, as_parquet, as_tar, as_npz])
 def test_a_packed_folder_holds_what_its_source_holds(
-    made: Any, encoding: str, tmp_path: Path, small_groups: None
+    writer: Any, encoding: str, tmp_path: Path, small_groups: None
 ) -> None:
     images = pictures()
-    spec = made(tmp_path / "source", images)
-    if made is as_npz and encoding == "source":
+    spec = writer(tmp_path / "source", images)
+    if writer is as_npz and encoding == "source":
         with pytest.raises(UserError, match="has no encoded bytes; expected auto, png, jpeg, raw"):
             pack(spec, tmp_path / "packed", encoding=encoding)
         return
@@ -120,17 +120,17 @@ def test_a_packed_folder_holds_what_its_source_holds(
     np.testing.assert_array_equal(np.sort(numbers), np.arange(COUNT))  # each once
     assert not (np.diff(numbers) == 1).mean() > 0.2  # shuffled
     np.testing.assert_array_equal(data.labels, numbers % 3)
-    assert data.classes == (("class0", "class1", "class2") if made is as_folder else ())
+    assert data.classes == (("class0", "class1", "class2") if writer is as_folder else ())
     assert len(set(data.paths)) == COUNT
-    if made is not as_tar:  # tars are for pack alone
+    if writer is not as_tar:  # tars are for pack alone
         source = open_data(spec)
         place = {path: row for row, path in enumerate(source.paths)}
         rows = np.array([place[path] for path in data.paths])
         np.testing.assert_array_equal(everything(source)[rows], everything(data))
-    found = find_packed(str(tmp_path / "packed"))
-    assert found is not None
-    assert len(found.manifest.shards) > 2
-    for shard in found.manifest.shards:
+    opened = find_packed(str(tmp_path / "packed"))
+    assert opened is not None
+    assert len(opened.manifest.shards) > 2
+    for shard in opened.manifest.shards:
         assert hashlib.sha256((tmp_path / "packed" / shard.file).read_bytes()).hexdigest() == shard.sha256
 
 
@@ -147,9 +147,9 @@ def test_a_pack_of_a_pack_and_of_a_grey_array(tmp_path: Path) -> None:
     grey = pictures()[..., :1]
     first = pack(grey, tmp_path / "a")
     assert json.loads((first / MANIFEST).read_text())["packed"]["encoding"] == "raw"
-    again = open_data(str(pack(str(first), tmp_path / "b", encoding="raw", seed=1)))
-    assert again.channels == 1
-    assert {image.tobytes() for image in everything(again)} == {image.tobytes() for image in grey}
+    repacked = open_data(str(pack(str(first), tmp_path / "b", encoding="raw", seed=1)))
+    assert repacked.channels == 1
+    assert {image.tobytes() for image in everything(repacked)} == {image.tobytes() for image in grey}
     with pytest.raises(UserError, match="png, which holds three channels; these images have 1: use raw"):
         pack(grey, tmp_path / "c", encoding="png")
 
@@ -174,32 +174,32 @@ def test_pack_resumes_after_kill_9(tmp_path: Path, small_groups: None) -> None:
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     child.stdout.close()
-    held = content(out)
+    packed_content = content(out)
     (out / f".shard-00099.parquet.{child.pid}-aa.writing").write_bytes(b"half a shard")
-    assert MANIFEST not in held
+    assert MANIFEST not in packed_content
     with pytest.raises(UserError, match=r"was begun with other data or settings .*seed: 0, now 1"):
         pack(spec, out, seed=1)
     pack(spec, out)
     assert content(out) == content(tmp_path / "whole")
     assert "not an image" in (out / "quarantine.csv").read_text()
-    before = {file.name: file.stat().st_mtime_ns for file in out.iterdir()}
-    said: list[str] = []
-    pack(spec, out, say=said.append)  # nothing is left to do
-    assert said == [f"{out} is packed already"]
-    assert {file.name: file.stat().st_mtime_ns for file in out.iterdir()} == before
+    times = {file.name: file.stat().st_mtime_ns for file in out.iterdir()}
+    messages: list[str] = []
+    pack(spec, out, say=messages.append)  # nothing is left to do
+    assert messages == [f"{out} is packed already"]
+    assert {file.name: file.stat().st_mtime_ns for file in out.iterdir()} == times
 
 
 def test_damaged_packed_row_is_detected_when_read(tmp_path: Path, small_groups: None) -> None:
     packed = pack(pictures(), tmp_path / "p", encoding="raw")
-    whole = open_data(str(packed))
-    victim = whole.load(np.array([40])).data[0]
+    full = open_data(str(packed))
+    victim = full.load(np.array([40])).data[0]
     file = next(f for f in packed.glob("shard-*") if victim.tobytes() in f.read_bytes())
     data = bytearray(file.read_bytes())
     data[data.index(victim.tobytes()) + 7] ^= 1
     file.write_bytes(data)
     damaged = open_data(str(packed), quarantine=tmp_path / "bad.csv")
     np.testing.assert_array_equal(
-        everything(damaged)[40], everything(whole.subset(np.array([41])))[0]
+        everything(damaged)[40], everything(full.subset(np.array([41])))[0]
     )  # the next one stands in
     assert "damaged: its bytes are no longer those that were packed" in (tmp_path / "bad.csv").read_text()
     assert len(check_all(damaged)) == COUNT - 1
@@ -223,11 +223,11 @@ def test_memory_holds_a_window_and_each_group_is_read_about_once(
     reads: list[int] = []
     rows_of = groups._rows
 
-    def counted(block: int) -> Any:
+    def counting(block: int) -> Any:
         reads.append(block)
         return rows_of(block)
 
-    monkeypatch.setattr(groups, "_rows", counted)
+    monkeypatch.setattr(groups, "_rows", counting)
     order = data.order(0, 0)
     for start in range(0, 640, 32):
         data.load(order[start : start + 32])
@@ -246,19 +246,19 @@ def test_remote_packed_folders_and_parquet(
 
     monkeypatch.setenv("NEARFAR_CACHE", str(tmp_path / "cache"))
     packed = pack(pictures(), tmp_path / "p", encoding="raw")
-    plain = Path(as_parquet(tmp_path / "q", pictures()))
+    table = Path(as_parquet(tmp_path / "q", pictures()))
     if protocol == "memory":
         system = fsspec.filesystem("memory")
-        for folder in (packed, plain):
+        for folder in (packed, table):
             for file in folder.iterdir():
                 system.pipe(f"/{tmp_path.name}/{folder.name}/{file.name}", file.read_bytes())
-        urls = [f"memory://{tmp_path.name}/{folder.name}" for folder in (packed, plain)]
+        urls = [f"memory://{tmp_path.name}/{folder.name}" for folder in (packed, table)]
     else:
-        urls = [f"file://{folder}" for folder in (packed, plain)]
-    here, there = open_data(str(packed)), open_data(urls[0])
-    assert there.fingerprint == here.fingerprint
-    np.testing.assert_array_equal(everything(there), everything(here))
-    np.testing.assert_array_equal(everything(open_data(urls[1])), everything(open_data(str(plain))))
+        urls = [f"file://{folder}" for folder in (packed, table)]
+    local, remote = open_data(str(packed)), open_data(urls[0])
+    assert remote.fingerprint == local.fingerprint
+    np.testing.assert_array_equal(everything(remote), everything(local))
+    np.testing.assert_array_equal(everything(open_data(urls[1])), everything(open_data(str(table))))
     entries = list((tmp_path / "cache").glob("*.arrow"))
     assert len(entries) == 6 + 10  # a file per row group
     # from the cache, and within its limit

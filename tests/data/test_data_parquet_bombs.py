@@ -1,4 +1,5 @@
-"""Small Parquet files that decode to gigabytes: every command that reads Parquet refuses them within 2 GB of memory.
+"""Small Parquet files that decode to gigabytes: every command that reads Parquet refuses them within 2 GB of
+memory.
 
 Pages say how long they are when they are encoded. Dictionaries, run lengths and prefixes expand after that.
 """

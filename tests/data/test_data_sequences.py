@@ -57,11 +57,11 @@ def test_pcm_is_decoded_to_the_value_of_its_integers(data: st.DataObject, bits: 
     frames = data.draw(
         st.lists(st.lists(sample, min_size=channels, max_size=channels), min_size=1, max_size=9)
     )
-    found = decode_sound(wav(frames, bits, 11025))
-    assert found.rate == 11025
+    decoded = decode_sound(wav(frames, bits, 11025))
+    assert decoded.rate == 11025
     expected = [sum(frame) / len(frame) / top for frame in frames]
-    assert found.wave.tolist() == pytest.approx(expected, abs=2e-7)
-    assert found.wave.dtype == np.float32
+    assert decoded.wave.tolist() == pytest.approx(expected, abs=2e-7)
+    assert decoded.wave.dtype == np.float32
 
 
 @pytest.mark.parametrize("channels", [1, 2])
@@ -144,10 +144,10 @@ def test_subsets_and_splits_keep_groups_and_classes_in_step(tmp_path: Path) -> N
     assert part.groups["speaker"].tolist() == [0, 2]
     assert part.load(np.array([1])).length.tolist() == [50]
     assert part.fingerprint != opened.fingerprint
-    rest, held = opened.split(0.5, seed=1)
+    rest, holdout = opened.split(0.5, seed=1)
     assert isinstance(rest, Recordings)
-    assert sorted([*rest.paths, *held.paths]) == sorted(opened.paths)
-    for half in (rest, held):
+    assert sorted([*rest.paths, *holdout.paths]) == sorted(opened.paths)
+    for half in (rest, holdout):
         numbers = [int(path.partition("#")[2]) for path in half.paths]
         assert half.groups["speaker"].tolist() == [opened.groups["speaker"][n] for n in numbers]
 
@@ -166,14 +166,14 @@ def test_groups_by_name(tmp_path: Path) -> None:
 
 def test_fingerprint_changes_with_groups(tmp_path: Path) -> None:
     first = speech(tmp_path).fingerprint
-    again = write_parquet(
+    rewritten = write_parquet(
         tmp_path / "s.parquet",
         list(SOUNDS),
         label=[0, 1, 2, 0, 1, 2],
         speaker=[*SPEAKERS[:5], "bo"],
         take=[3] * 6,
     )
-    assert open_data(again).fingerprint != first
+    assert open_data(rewritten).fingerprint != first
     assert speech(tmp_path).fingerprint == first
 
 
@@ -211,10 +211,10 @@ def test_folders_of_wav_files_have_their_folders_as_classes(tmp_path: Path) -> N
 
 def test_recordings_beyond_the_cache_are_decoded_at_each_load(tmp_path: Path) -> None:
     file = write_parquet(tmp_path / "s.parquet", list(SOUNDS))
-    held, read = open_data(file), open_data(file, cache_bytes=200)
+    cached, uncached = open_data(file), open_data(file, cache_bytes=200)
     everything = np.array([4, 0, 5, 1])
-    assert np.array_equal(held.load(everything).data, read.load(everything).data)
-    assert held.fingerprint == read.fingerprint
+    assert np.array_equal(cached.load(everything).data, uncached.load(everything).data)
+    assert cached.fingerprint == uncached.fingerprint
 
 
 def test_image_column_takes_precedence_over_numbers(tmp_path: Path) -> None:
@@ -223,8 +223,8 @@ def test_image_column_takes_precedence_over_numbers(tmp_path: Path) -> None:
     out = io.BytesIO()
     Image.new("RGB", (9, 8)).save(out, "PNG")
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    both = {"image": pa.array([{"bytes": out.getvalue(), "path": "x"}], kind)}
-    pq.write_table(pa.table({**both, "audio": both["image"]}), tmp_path / "p.parquet")
+    columns = {"image": pa.array([{"bytes": out.getvalue(), "path": "x"}], kind)}
+    pq.write_table(pa.table({**columns, "audio": columns["image"]}), tmp_path / "p.parquet")
     opened = open_data(tmp_path / "p.parquet")
     assert isinstance(opened, Images)
     assert not isinstance(opened, Recordings)
@@ -255,10 +255,10 @@ def test_words_and_a_vocabulary_of_the_most_frequent(tmp_path: Path) -> None:
     assert isinstance(opened, Texts)
     assert opened.symbols == (UNKNOWN_SYMBOL, "be", "to")
     assert opened.load(np.arange(2)).data.tolist() == [[2, 1, 0, 0], [2, 1, -1, -1]]
-    other = tmp_path / "b.txt"
-    other.write_text("be quick", encoding="utf-8")
-    again = open_data(other, reading=Reading("words", 4, 2, opened.symbols))
-    assert again.load(np.array([0])).data.tolist() == [[1, 0]]
+    second = tmp_path / "b.txt"
+    second.write_text("be quick", encoding="utf-8")
+    reopened = open_data(second, reading=Reading("words", 4, 2, opened.symbols))
+    assert reopened.load(np.array([0])).data.tolist() == [[1, 0]]
 
 
 def test_a_folder_of_text_has_class_folders_and_a_quarantine(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Folders, Parquet, .npz, arrays and names: the same pictures are the same data, and mistakes get a sentence."""
+"""Folders, Parquet, .npz, arrays and names: equal pictures are equal data, and mistakes get a sentence."""
 
 import io
 import json
@@ -121,16 +121,16 @@ def test_store_depends_on_cache_and_sizes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cache_bytes", [2**31, 0])
 def test_mixed_sizes_are_padded_at_the_bottom_and_right(tmp_path: Path, cache_bytes: int) -> None:
-    tall, wide = pictures(1, 9, 4)[0], pictures(1, 3, 7)[0]
+    tall, broad = pictures(1, 9, 4)[0], pictures(1, 3, 7)[0]
     (tmp_path / "a.png").write_bytes(png(tall))
-    (tmp_path / "b.png").write_bytes(png(wide))
+    (tmp_path / "b.png").write_bytes(png(broad))
     pixels = open_data(tmp_path, cache_bytes=cache_bytes).load(np.array([1, 0, 1]))
     assert pixels.data.shape == (3, 9, 7, 3)
     assert pixels.size.tolist() == [[3, 7], [9, 4], [3, 7]]
     assert pixels.size.dtype == np.int32
-    np.testing.assert_array_equal(pixels.data[0, :3, :7], wide)
+    np.testing.assert_array_equal(pixels.data[0, :3, :7], broad)
     np.testing.assert_array_equal(pixels.data[1, :9, :4], tall)
-    assert pixels.data.astype(int).sum() == 2 * wide.astype(int).sum() + tall.astype(int).sum()
+    assert pixels.data.astype(int).sum() == 2 * broad.astype(int).sum() + tall.astype(int).sum()
 
 
 def test_many_threads_scan_in_the_order_of_paths(tmp_path: Path) -> None:
@@ -206,11 +206,11 @@ class TestFolder:
         (root / "ant" / "00.png").chmod(0)
         (root / "bee").chmod(0)
         try:
-            found = open_data(root, max_bad_share=0.5).quarantine
+            quarantine = open_data(root, max_bad_share=0.5).quarantine
         finally:
             (root / "bee").chmod(0o700)
-        assert {Path(path).name for path, _ in found} == {"00.png", "bee"}
-        assert all(reason.startswith("unreadable: Permission denied") for _, reason in found)
+        assert {Path(path).name for path, _ in quarantine} == {"00.png", "bee"}
+        assert all(reason.startswith("unreadable: Permission denied") for _, reason in quarantine)
 
     def test_file_names_that_are_not_text_are_printable(self, tmp_path: Path) -> None:
         try:
@@ -274,7 +274,7 @@ class TestParquet:
             assert opened(unknown, CLASSES).classes == ()
 
     @pytest.mark.parametrize(
-        ("labels", "names", "told"),
+        ("labels", "names", "message"),
         [
             ([0] * 11 + [-1], (), "label of image 11 is -1"),
             ([0] * 3 + [-7] * 9, (), "label of image 3 is -7"),
@@ -287,12 +287,12 @@ class TestParquet:
         ],
     )
     def test_invalid_labels_are_refused(
-        self, tmp_path: Path, labels: object, names: tuple[str, ...], told: str
+        self, tmp_path: Path, labels: object, names: tuple[str, ...], message: str
     ) -> None:
         file = write_parquet(tmp_path / "a.parquet", [png(p) for p in pictures()], labels, names)
         with pytest.raises(UserError) as caught:
             open_data(file)
-        assert told in str(caught.value)
+        assert message in str(caught.value)
         assert str(tmp_path) in str(caught.value)
 
     def test_invalid_metadata_are_ignored(self, tmp_path: Path) -> None:
@@ -318,10 +318,10 @@ class TestParquet:
         renamed = table.rename_columns([image, label]).append_column("coarse_label", pa.array([0] * 12))
         metadata = {"huggingface": json.dumps({"info": {"features": features}})}
         pq.write_table(renamed.replace_schema_metadata(metadata), tmp_path / "b.parquet")
-        expected, found = open_data(usual), open_data(tmp_path / "b.parquet")
-        np.testing.assert_array_equal(everything(found), everything(expected))
-        np.testing.assert_array_equal(found.labels, LABELS)
-        assert found.classes == CLASSES
+        expected, opened = open_data(usual), open_data(tmp_path / "b.parquet")
+        np.testing.assert_array_equal(everything(opened), everything(expected))
+        np.testing.assert_array_equal(opened.labels, LABELS)
+        assert opened.classes == CLASSES
 
     def test_wrong_columns_and_files_are_refused(self, tmp_path: Path) -> None:
         pq.write_table(pa.table({"picture": [b"x"], "label": [1]}), tmp_path / "a.parquet")
@@ -352,14 +352,14 @@ class TestParquet:
 
     def test_any_damaged_byte_gives_data_or_a_sentence(self, tmp_path: Path) -> None:
         file = write_parquet(tmp_path / "a.parquet", [png(p) for p in pictures()], LABELS, CLASSES)
-        whole = file.read_bytes()
+        content = file.read_bytes()
         rng = np.random.default_rng(0)
         refused, quarantined = [], 0
         for _ in range(400):
-            damaged = bytearray(whole)
-            for place in rng.integers(0, len(whole), 3):
+            damaged = bytearray(content)
+            for place in rng.integers(0, len(content), 3):
                 damaged[place] = rng.integers(0, 256)
-            file.write_bytes(damaged[: rng.integers(0, len(whole))] if rng.random() < 0.1 else damaged)
+            file.write_bytes(damaged[: rng.integers(0, len(content))] if rng.random() < 0.1 else damaged)
             try:
                 images = open_data(file, max_bad_share=0.99, cache_bytes=int(rng.integers(0, 2)) * 10**6)
                 everything(images)
@@ -383,13 +383,13 @@ class TestNpz:
         assert images.channels == 1
         np.testing.assert_array_equal(everything(images), grey[..., None])
         assert (images.classes, images.class_count) == ((), 3)
-        named = open_data(self.save(tmp_path, images=grey, labels=LABELS, classes=np.array(CLASSES)))
-        assert named.classes == CLASSES
+        with_names = open_data(self.save(tmp_path, images=grey, labels=LABELS, classes=np.array(CLASSES)))
+        assert with_names.classes == CLASSES
         many = np.concatenate([pictures(), pictures()], axis=-1)
         assert open_data(self.save(tmp_path, images=many)).channels == 6
 
     @pytest.mark.parametrize(
-        ("arrays", "told"),
+        ("arrays", "message"),
         [
             ({}, "no array `images`, `tokens` or `x` (the file holds: nothing)"),
             ({"y": np.zeros(3)}, "no array `images`, `tokens` or `x` (the file holds: y)"),
@@ -415,12 +415,12 @@ class TestNpz:
         ],
     )
     def test_arrays_that_cannot_be_images(
-        self, tmp_path: Path, arrays: dict[str, np.ndarray], told: str
+        self, tmp_path: Path, arrays: dict[str, np.ndarray], message: str
     ) -> None:
         file = self.save(tmp_path, **arrays)
         with pytest.raises(UserError) as caught:
             open_data(file)
-        assert told in str(caught.value)
+        assert message in str(caught.value)
         assert "a.npz" in str(caught.value)
 
     def test_pickles_are_refused_without_being_run(self, tmp_path: Path) -> None:
@@ -428,37 +428,37 @@ class TestNpz:
         objects[:] = [Path("a"), Path("b")]
         file = tmp_path / "a.npz"
         np.savez(file, images=objects, allow_pickle=True)
-        found: list[str] = []
+        executed: list[str] = []
         watching = True
 
         def hook(event: str, _: object) -> None:
             if watching and event == "pickle.find_class":
-                found.append(event)
+                executed.append(event)
 
         sys.addaudithook(hook)
         with np.load(file, allow_pickle=True) as trusted:
             assert trusted["images"][0] == Path("a")
-        assert found  # the hook does see it when a pickle is run
-        found.clear()
+        assert executed  # the hook does see it when a pickle is run
+        executed.clear()
         with pytest.raises(UserError, match=r"a\.npz' cannot be read as \.npz: Object arrays"):
             open_data(file)
         (tmp_path / "b.npz").write_bytes(zipfile.ZipFile(file).read("images.npy")[128:])
         with pytest.raises(UserError, match=r"b\.npz"):
             open_data(tmp_path / "b.npz")
         watching = False
-        assert not found
+        assert not executed
 
     def test_any_damaged_byte_gives_data_or_a_sentence(self, tmp_path: Path) -> None:
         file = tmp_path / "a.npz"
         np.savez_compressed(file, images=pictures(3), labels=LABELS[:3])
-        whole = file.read_bytes()
+        content = file.read_bytes()
         rng = np.random.default_rng(0)
         refused = []
         for _ in range(400):
-            damaged = bytearray(whole)
-            for place in rng.integers(0, len(whole), 2):
+            damaged = bytearray(content)
+            for place in rng.integers(0, len(content), 2):
                 damaged[place] = rng.integers(0, 256)
-            file.write_bytes(damaged[: rng.integers(0, len(whole))] if rng.random() < 0.1 else damaged)
+            file.write_bytes(damaged[: rng.integers(0, len(content))] if rng.random() < 0.1 else damaged)
             try:
                 everything(open_data(file))
             except UserError as error:
@@ -508,11 +508,11 @@ class TestNames:
         assert len(open_data(f"cifar10:{tmp_path}")) == 12
 
     @pytest.mark.parametrize(
-        ("typed", "meant"),
+        ("typed", "suggestion"),
         [("digts", "digits"), ("glyhps:train", "glyphs:train"), ("cifar10", "cifar10:ROOT")],
     )
-    def test_misspelt_name_suggests_a_similar_one(self, typed: str, meant: str) -> None:
-        with pytest.raises(UserError, match=f"data '{typed}' was not found; did you mean '{meant}'"):
+    def test_misspelt_name_suggests_a_similar_one(self, typed: str, suggestion: str) -> None:
+        with pytest.raises(UserError, match=f"data '{typed}' was not found; did you mean '{suggestion}'"):
             open_data(typed)
 
     def test_similar_file_name_is_suggested(self, tmp_path: Path) -> None:
@@ -622,25 +622,25 @@ class TestSubset:
     @pytest.mark.parametrize("labelled", [True, False])
     def test_a_split_is_deterministic_complete_and_in_proportion(self, share: float, labelled: bool) -> None:
         images = open_data("digits") if labelled else open_data(pictures(97))
-        rest, held = images.split(share, seed=3)
-        again = images.split(share, seed=3)
-        other = images.split(share, seed=4)
-        assert (rest.paths, held.paths) == (again[0].paths, again[1].paths)
-        assert held.paths != other[1].paths
-        assert sorted(rest.paths + held.paths) == sorted(images.paths)
-        assert len(held) == round(share * len(images))
-        if images.labels is not None and held.labels is not None:
+        rest, holdout = images.split(share, seed=3)
+        repeated = images.split(share, seed=3)
+        reseeded = images.split(share, seed=4)
+        assert (rest.paths, holdout.paths) == (repeated[0].paths, repeated[1].paths)
+        assert holdout.paths != reseeded[1].paths
+        assert sorted(rest.paths + holdout.paths) == sorted(images.paths)
+        assert len(holdout) == round(share * len(images))
+        if images.labels is not None and holdout.labels is not None:
             exact = share * np.bincount(images.labels)
-            assert np.abs(np.bincount(held.labels, minlength=10) - exact).max() < 1
+            assert np.abs(np.bincount(holdout.labels, minlength=10) - exact).max() < 1
 
     def test_a_split_never_takes_a_whole_class(self) -> None:
         images = open_data("digits")
         assert images.labels is not None
         few = images.subset(np.concatenate([np.flatnonzero(images.labels == c)[:2] for c in range(10)]))
-        rest, held = few.split(0.9, seed=0)
+        rest, holdout = few.split(0.9, seed=0)
         assert rest.labels is not None
         assert set(rest.labels.tolist()) == set(range(10))
-        assert len(held) > 0
+        assert len(holdout) > 0
 
     def test_splits_with_an_empty_side_are_refused(self) -> None:
         for share in (0.0, 1.0, -1.0, float("nan")):
@@ -665,7 +665,7 @@ def test_the_real_cifar10() -> None:
 
 
 def test_ignored_files_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """60 TIFF files beside 8 pictures vanished without a word."""
+    """60 TIFF files next to 8 pictures were once ignored without a message."""
     root = write_folder(tmp_path / "photos", pictures(8))
     for number in range(60):
         (root / "ant" / f"{number}.tif").write_bytes(b"II*\0")
@@ -673,18 +673,18 @@ def test_ignored_files_are_reported(tmp_path: Path, capsys: pytest.CaptureFixtur
     run, words = str(tmp_path / "run"), ["backbone=resnet8-w8", "epochs=1", "batch_size=4", "image_size=8"]
     assert main(["pretrain", "simclr", str(root), "--out", run, *words]) == 0
     sentence = "60 files ignored: .tif is not supported"
-    shown = capsys.readouterr()
-    assert sentence in shown.out + shown.err
+    output = capsys.readouterr()
+    assert sentence in output.out + output.err
     assert main(["report", run, "--out", str(tmp_path / "report.html")]) == 0
     assert sentence in (tmp_path / "report.html").read_text()
     capsys.readouterr()
     (root / ".DS_Store").write_bytes(b"")
-    both = "61 files ignored: .tif is not supported (60), hidden (1)"
+    summary = "61 files ignored: .tif is not supported (60), hidden (1)"
     assert main(["pack", str(root), "--out", str(tmp_path / "packed")]) == 0
-    assert both in capsys.readouterr().err
+    assert summary in capsys.readouterr().err
     assert main(["embed", run, str(root), "--out", str(tmp_path / "features.parquet")]) == 0
-    assert both in capsys.readouterr().err
+    assert summary in capsys.readouterr().err
     assert main(["evaluate", run, "--data", str(root), "--protocol", "knn", "--json"]) == 0
-    assert both in capsys.readouterr().err
-    # what is packed says what its source held
+    assert summary in capsys.readouterr().err
+    # a packed folder reports the ignored files of its source
     assert dict(open_data(tmp_path / "packed").ignored) == {".tif is not supported": 60, "hidden": 1}

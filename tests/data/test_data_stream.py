@@ -33,21 +33,24 @@ def views(pixels: Pixels, seed: int, epoch: int, index: np.ndarray) -> tuple[tor
 
 
 def joined(batches: Iterator[Batch]) -> tuple[torch.Tensor, ...]:
-    made = list(batches)
-    return (torch.cat([b.index for b in made]), *(torch.cat([b.views[v] for b in made]) for v in (0, 1)))
+    collected = list(batches)
+    return (
+        torch.cat([b.index for b in collected]),
+        *(torch.cat([b.views[v] for b in collected]) for v in (0, 1)),
+    )
 
 
-def same(left: tuple[torch.Tensor, ...], right: tuple[torch.Tensor, ...]) -> bool:
-    return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+def same(first: tuple[torch.Tensor, ...], second: tuple[torch.Tensor, ...]) -> bool:
+    return len(first) == len(second) and all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_steps_walk_through_each_epochs_order() -> None:
     images = numbered(23)
     stream = Stream(images, views, 5, seed=3)
     assert stream.steps_per_epoch == 4
-    seen = [batch.index.numpy() for batch in stream.batches(0, 8)]
-    np.testing.assert_array_equal(np.concatenate(seen[:4]), order(3, 0, 23)[:20])
-    np.testing.assert_array_equal(np.concatenate(seen[4:]), order(3, 1, 23)[:20])
+    indices = [batch.index.numpy() for batch in stream.batches(0, 8)]
+    np.testing.assert_array_equal(np.concatenate(indices[:4]), order(3, 0, 23)[:20])
+    np.testing.assert_array_equal(np.concatenate(indices[4:]), order(3, 1, 23)[:20])
 
 
 @given(st.integers(1, 255), st.integers(1, 300))
@@ -70,11 +73,11 @@ def test_views_are_of_the_images_the_index_names() -> None:
 @settings(deadline=None, max_examples=40)
 def test_resuming_anywhere_equals_never_stopping(first: int, more: int, workers: int, seed: int) -> None:
     stream = Stream(numbered(23), views, 5, seed, workers=workers)
-    whole = list(Stream(numbered(23), views, 5, seed, workers=0).batches(0, first + more))
+    full = list(Stream(numbered(23), views, 5, seed, workers=0).batches(0, first + more))
     resumed = list(stream.batches(first, first + more))
     assert len(resumed) == more
-    for left, right in zip(whole[first:], resumed, strict=True):
-        assert same((left.index, *left.views), (right.index, *right.views))
+    for ours, theirs in zip(full[first:], resumed, strict=True):
+        assert same((ours.index, *ours.views), (theirs.index, *theirs.views))
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 6, 12])
@@ -104,10 +107,10 @@ def test_batch_size_does_not_change_an_images_views(batch_size: int) -> None:
         return joined(stream.batches(2 * per_epoch, 3 * per_epoch))
 
     index, one, two = epoch_views(batch_size)
-    _, *whole = epoch_views(24)
+    _, *full = epoch_views(24)
     assert torch.equal(index, epoch_views(24)[0][: len(index)])
-    assert torch.equal(one, whole[0][: len(index)])
-    assert torch.equal(two, whole[1][: len(index)])
+    assert torch.equal(one, full[0][: len(index)])
+    assert torch.equal(two, full[1][: len(index)])
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -132,17 +135,17 @@ def test_closing_early_leaves_no_thread() -> None:
 
 
 def test_prefetch_starts_at_most_the_promised_number() -> None:
-    begun: list[int] = []
+    started: list[int] = []
 
     def items() -> Iterator[int]:
         for item in range(100):
-            begun.append(item)
+            started.append(item)
             yield item
 
     results = prefetch(lambda item: -item, items(), workers=3)
-    for taken in range(1, 96):
-        assert next(results) == 1 - taken
-        assert len(begun) <= taken + 3 + 2
+    for consumed in range(1, 96):
+        assert next(results) == 1 - consumed
+        assert len(started) <= consumed + 3 + 2
     assert list(results) == [-item for item in range(95, 100)]
 
 

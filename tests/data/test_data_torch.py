@@ -24,13 +24,13 @@ class Items(Dataset):
     classes = ("ant", "bee", "cow", "dog")
 
     def __init__(self, make: Any) -> None:
-        self.make, self.asked = make, 0
+        self.make, self.reads = make, 0
 
     def __len__(self) -> int:
         return 20
 
     def __getitem__(self, number: int) -> Any:
-        self.asked += 1
+        self.reads += 1
         return self.make(number)
 
 
@@ -58,8 +58,8 @@ def test_items_keep_pixels_and_labels(form: str, labelled: bool) -> None:
 
 def test_the_fingerprint_is_that_of_the_content() -> None:
     one, same = (open_data(Items(FORMS[form])).fingerprint for form in ("pil", "floats of a tensor"))
-    other = open_data(Items(lambda n: PIXELS[n] ^ (n == 7))).fingerprint
-    assert one == same != other
+    changed = open_data(Items(lambda n: PIXELS[n] ^ (n == 7))).fingerprint
+    assert one == same != changed
 
 
 def test_a_loader_a_tensor_set_and_vectors() -> None:
@@ -76,9 +76,9 @@ def test_items_beyond_the_cache_are_read_again() -> None:
     items = Items(FORMS["pil"])
     opened = open_data(items, cache_bytes=100)
     assert isinstance(opened.store, PictureStore)
-    before = items.asked
+    previous = items.reads
     np.testing.assert_array_equal(opened.load(np.array([4, 9])).data, PIXELS[[4, 9]])
-    assert items.asked == before + 2
+    assert items.reads == previous + 2
 
 
 def test_unusable_items_are_refused() -> None:
@@ -89,8 +89,8 @@ def test_unusable_items_are_refused() -> None:
         open_data(Items(lambda n: {"image": PIXELS[n]}))
     with pytest.raises(UserError, match="1 of 20 images cannot be used"):
         open_data(Items(lambda n: PIXELS[n] if n != 3 else PIXELS[n] / 2.0), max_bad_share=0.01)
-    odd = open_data(Items(lambda n: PIXELS[n] if n != 3 else PIXELS[n][..., :1]), max_bad_share=0.1)
-    assert odd.quarantine[0][1] == "1 channels, where most have 3"
+    opened = open_data(Items(lambda n: PIXELS[n] if n != 3 else PIXELS[n][..., :1]), max_bad_share=0.1)
+    assert opened.quarantine[0][1] == "1 channels, where most have 3"
     with pytest.raises(UserError, match="20 images but 3 labels"):
         open_data(PIXELS, labels=[0, 1, 2])
     with pytest.raises(UserError, match="labels were given with data of type str"):
@@ -102,8 +102,8 @@ def test_a_run_from_a_torch_dataset_resumes_and_knows_its_labels(tmp_path: Path)
     config = {"backbone": "resnet8-w16", "batch_size": 5, "epochs": 1, "workers": 0, "probe_every": 0}
     run = pretrain("simclr", items, tmp_path, quiet=True, config=config)
     assert run.facts["step"] == 4
-    again = pretrain("simclr", items, tmp_path, quiet=True, config=config)
-    assert again.facts["step"] == 4
+    resumed = pretrain("simclr", items, tmp_path, quiet=True, config=config)
+    assert resumed.facts["step"] == 4
     assert run.embed(items).shape == (20, 128)
 
 

@@ -1,4 +1,4 @@
-"""Stores that fail to give bytes: a run does not change by it, and nothing that was not read is called bad."""
+"""Stores that fail to give bytes: the run does not change, and unread items are not reported as bad."""
 
 import csv
 import re
@@ -25,8 +25,8 @@ class NoAnswer(Exception):
     """What a client library raises that knows nothing of OSError."""
 
 
-class Failing:
-    """A file whose reads fail when they are told to."""
+class FailingFile:
+    """A file whose reads fail on request."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -59,7 +59,7 @@ class Flaky(LocalFileSystem):
 
     def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         self.called()
-        return Failing(super().open(path, mode, **options))
+        return FailingFile(super().open(path, mode, **options))
 
     def info(self, path: str, **options: Any) -> Any:
         self.called()
@@ -83,13 +83,13 @@ def test_a_single_failed_remote_call_changes_nothing(
 ) -> None:
     spec = as_parquet(tmp_path / "q", pictures())
     spec = str(pack(spec, tmp_path / "p")) if packed else spec
-    read = lambda: everything(open_data(f"flaky://{spec}", quarantine=tmp_path / "bad.csv"))
-    whole = read()
+    read_all = lambda: everything(open_data(f"flaky://{spec}", quarantine=tmp_path / "bad.csv"))
+    full = read_all()
     assert flaky.calls > 10
     flaky.kind = kind
     for place in range(7):
         flaky.calls, flaky.fails = 0, staticmethod(lambda call, place=place: call % 7 == place)
-        np.testing.assert_array_equal(read(), whole)
+        np.testing.assert_array_equal(read_all(), full)
     assert (tmp_path / "bad.csv").read_text() == "path,reason\n"
 
 
@@ -149,11 +149,13 @@ class Served(SimpleHTTPRequestHandler):
         path = Path(self.translate_path(self.path))
         if not path.is_file():
             return super().send_head()
-        size, asked = path.stat().st_size, re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        size, byte_range = path.stat().st_size, re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
         first, last = (
-            (int(asked[1]), min(int(asked[2]), size - 1)) if asked and self.ranges else (0, size - 1)
+            (int(byte_range[1]), min(int(byte_range[2]), size - 1))
+            if byte_range and self.ranges
+            else (0, size - 1)
         )
-        self.send_response(206 if asked and self.ranges else 200)
+        self.send_response(206 if byte_range and self.ranges else 200)
         if self.ranges:
             self.send_header("Accept-Ranges", "bytes")
             self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
@@ -164,8 +166,8 @@ class Served(SimpleHTTPRequestHandler):
         return file
 
     def copyfile(self, source: Any, outputfile: Any) -> None:
-        asked = re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")) if self.ranges else None
-        outputfile.write(source.read(int(asked[2]) - int(asked[1]) + 1 if asked else -1))
+        byte_range = re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")) if self.ranges else None
+        outputfile.write(source.read(int(byte_range[2]) - int(byte_range[1]) + 1 if byte_range else -1))
 
 
 @pytest.fixture
@@ -185,11 +187,11 @@ def http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_remote_tars_and_parquet_equal_local_ones(tmp_path: Path, http: str) -> None:
     tars, parquet = as_tar(tmp_path / "t", pictures()), as_parquet(tmp_path / "q", pictures())
-    here = content(pack(tars, tmp_path / "here", shuffle=False))
-    shards = {name: digest for name, digest in here.items() if name.startswith("shard")}
+    local = content(pack(tars, tmp_path / "here", shuffle=False))
+    shards = {name: digest for name, digest in local.items() if name.startswith("shard")}
     for place, url in enumerate([f"file://{tars}", f"{http}/t/"]):  # over http: the page that links to them
-        there = content(pack(url, tmp_path / f"there{place}", shuffle=False))
-        assert {name: there[name] for name in shards} == shards
+        remote = content(pack(url, tmp_path / f"there{place}", shuffle=False))
+        assert {name: remote[name] for name in shards} == shards
     single = open_data(str(pack(f"{http}/t/0.tar", tmp_path / "single", shuffle=False)))
     np.testing.assert_array_equal(everything(single), pictures()[:45])
     np.testing.assert_array_equal(everything(open_data(f"{http}/q/")), everything(open_data(parquet)))
@@ -204,10 +206,10 @@ def test_messages_about_unreadable_remote_data(
     for url in (f"{http}/s/", f"file://{folder}"):
         with pytest.raises(UserError, match=r"which is what can be read from elsewhere"):
             pack(url, tmp_path / "p")
-    for asked in ("inf", "nan", "-1", "much"):
-        monkeypatch.setenv("NEARFAR_CACHE_GB", asked)
+    for value in ("inf", "nan", "-1", "much"):
+        monkeypatch.setenv("NEARFAR_CACHE_GB", value)
         with pytest.raises(
-            UserError, match=f"NEARFAR_CACHE_GB was '{asked}'; expected a number of gigabytes"
+            UserError, match=f"NEARFAR_CACHE_GB was '{value}'; expected a number of gigabytes"
         ):
             open_data(f"file://{tmp_path / 'q'}")
     monkeypatch.setenv("NEARFAR_CACHE_GB", "0")

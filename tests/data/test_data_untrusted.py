@@ -1,4 +1,4 @@
-"""Files that somebody else made: nothing hangs, nothing unpacks beyond memory, one bad item is one line of the quarantine list."""
+"""Untrusted files: nothing hangs or unpacks beyond memory; one bad item is one line of the quarantine."""
 
 import json
 import os
@@ -37,11 +37,11 @@ def hangs_fail() -> Iterator[None]:
     def rang(number: int, frame: FrameType | None) -> None:
         raise AssertionError("it hung")
 
-    before = signal.signal(signal.SIGALRM, rang)
+    previous = signal.signal(signal.SIGALRM, rang)
     signal.alarm(60)
     yield
     signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    signal.signal(signal.SIGALRM, previous)
 
 
 def picture(seed: int, height: int = 9, width: int = 12) -> bytes:
@@ -152,7 +152,7 @@ def test_zip_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
     "content", [b"\xea,b\n1,2\n3,4\n", b"a,a,b\n1,2,3\n4,5,6\n", b'a,b\n"\xff\xfe",2\nx,4\n', None]
 )
 def test_table_with_invalid_column_names_is_refused(content: bytes | None, spec: str, tmp_path: Path) -> None:
-    """Names that are no UTF-8, a name that is there twice, text that is no UTF-8, and a pipe."""
+    """Names and text that are not UTF-8, a duplicate name, and a pipe."""
     if content is None:
         os.mkfifo(tmp_path / "a.csv")
     else:
@@ -163,7 +163,7 @@ def test_table_with_invalid_column_names_is_refused(content: bytes | None, spec:
 
 @pytest.mark.parametrize("key", ["x", "images", "tokens"])
 def test_npz_member_that_is_not_an_array_is_refused(key: str, tmp_path: Path) -> None:
-    """numpy gives a member of an archive without its magic back as plain bytes, whatever `allow_pickle` says."""
+    """numpy returns an archive member without its magic as bytes, whatever `allow_pickle` is."""
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr(f"{key}.npy", b"no array")
     for spec in (tmp_path / "a.npz", f"series:{tmp_path}/a.npz", f"pairs:{tmp_path}/a.npz:{key},{key}"):
@@ -178,13 +178,13 @@ def test_table_path_that_is_not_utf8_is_refused(suffix: str, tmp_path: Path) -> 
     """Arrow opens no such path; folders of pictures and arrays are opened all the same."""
     parquet(tmp_path / "a.parquet", {"a": [1.0, 2.0], "b": [3.0, 4.0]})
     (tmp_path / "a.csv").write_text("a,b\n1,2\n3,4\n")
-    odd = tmp_path / f"\udcff{suffix}"
-    os.rename(tmp_path / f"a{suffix}", odd)
-    for spec in (odd, f"series:{odd}", f"pairs:{odd}:a,b"):
+    table = tmp_path / f"\udcff{suffix}"
+    os.rename(tmp_path / f"a{suffix}", table)
+    for spec in (table, f"series:{table}", f"pairs:{table}:a,b"):
         with pytest.raises(UserError, match="the path is not UTF-8"):
             open_data(spec)
     with pytest.raises(UserError, match="the path is not UTF-8"):
-        read_sample(str(odd))
+        read_sample(str(table))
 
 
 def test_a_run_in_a_folder_of_any_bytes_trains_and_is_reported(tmp_path: Path) -> None:
@@ -196,11 +196,11 @@ def test_a_run_in_a_folder_of_any_bytes_trains_and_is_reported(tmp_path: Path) -
     os.rename(tmp_path / "a.npz", out / "a.npz")
     words = ["simclr", str(out / "a.npz"), "--out", str(out / "run"), "--quiet", "epochs=1", "batch_size=4"]
     strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}  # as under most locales, and not here
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "nearfar", "pretrain", *words], env=strict, capture_output=True, check=False
     )
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert rb"\udcff/run: trained for 3 steps" in done.stdout
+    assert (process.returncode, process.stderr) == (0, b"")
+    assert rb"\udcff/run: trained for 3 steps" in process.stdout
     assert main(["report", str(out / "run"), "--out", str(out / "report.html")]) == 0
     assert r"\udcff" in (out / "report.html").read_text()
     (tmp_path / "0.png").write_bytes(picture(0))
@@ -266,9 +266,9 @@ def test_an_npz_file_that_would_unpack_beyond_memory_is_refused_by_its_directory
     np.savez_compressed(
         tmp_path / "a.npz", images=np.zeros((UNCHECKED_BYTES // 1024 + 1, 32, 32), dtype=np.uint8)
     )
-    for read in (open_data, read_sample):
+    for reader in (open_data, read_sample):
         with pytest.raises(UserError, match="would decompress"):
-            read(str(tmp_path / "a.npz"))
+            reader(str(tmp_path / "a.npz"))
 
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
@@ -298,10 +298,12 @@ def test_settings_of_more_than_64_mib_are_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["!!bool x", '!!int ""', "!!timestamp x", "{a: !!float ''}", "! 3", '"\\UFFFFFFFF"', '"\\U00110000"', "[" * 5_000]
+    "text", ["!!bool x", '!!int ""', "!!timestamp x", "{a: !!float ''}", "! 3", '"\\UFFFFFFFF"',
+    '"\\U00110000"', "[" * 5_000]
 )  # fmt: skip
 def test_yaml_with_tags_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """PyYAML answers tags with KeyError, IndexError and AttributeError, and an escape beyond Unicode with an OverflowError."""
+    """PyYAML raises KeyError, IndexError and AttributeError on tags, OverflowError on escapes beyond
+    Unicode."""
     with pytest.raises(yaml.YAMLError):
         load_yaml(text)
     (tmp_path / "settings.yaml").write_text(f"epochs: {text}")
@@ -320,9 +322,9 @@ def test_long_values_are_shortened_in_messages(
     value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["pretrain", "simclr", "digits", "--out", str(tmp_path), f"epochs={value}"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("nearfar: epochs was")
-    assert len(said) < 3000
+    message = capsys.readouterr().err
+    assert message.startswith("nearfar: epochs was")
+    assert len(message) < 3000
 
 
 def test_deeply_nested_json_is_not_read(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The classifier that a run learned is asked as it is: no fit, in the run's own classes."""
+"""The classifier that a run learned is used without a fit, in the run's classes."""
 
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,17 @@ def sample(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return (noise + 1.5 * np.eye(6)[labels]).astype(np.float32), labels
 
 
-def test_its_answers_are_the_largest_of_its_own_scores(tmp_path: Path) -> None:
+def test_classifier_answers_are_the_largest_scores(tmp_path: Path) -> None:
     x, y = sample(48, 1)
     run = nf.train(sample(96, 0), tmp_path, **QUICK)
-    found = nf.evaluate(run, data=(x, y), protocols=["classifier"], same_labels=True)["classifier"]
+    result = nf.evaluate(run, data=(x, y), protocols=["classifier"], same_labels=True)["classifier"]
     encoders: Any = run.method().encoders
-    known: Any = run.description
-    shown = (torch.from_numpy(x) - torch.tensor(known.mean)) / torch.tensor(known.std)
+    description: Any = run.description
+    inputs = (torch.from_numpy(x) - torch.tensor(description.mean)) / torch.tensor(description.std)
     with torch.no_grad():
-        said = encoders.table(encoders.network(shown)).argmax(1).numpy()
-    assert found["top1"] == (said == y).mean()
-    assert found["interval"][0] <= found["top1"] <= found["interval"][1]
+        predictions = encoders.table(encoders.network(inputs)).argmax(1).numpy()
+    assert result["top1"] == (predictions == y).mean()
+    assert result["interval"][0] <= result["top1"] <= result["interval"][1]
 
 
 def test_classifier_protocol_needs_a_classifier_and_the_same_classes(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from nearfar.run.features import cached_features, features, features_key
 
 
 @dataclass(frozen=True)
-class Pictures:
+class PictureSet:
     """A data set in memory, images of two sizes."""
 
     pixels: np.ndarray
@@ -36,9 +36,9 @@ class Pictures:
         return Pixels(self.pixels[index], np.full((len(index), 2), self.pixels.shape[1], np.int32))
 
 
-def pictures(count: int = 37, side: int = 12, fingerprint: str = "f") -> Pictures:
+def pictures(count: int = 37, side: int = 12, fingerprint: str = "f") -> PictureSet:
     pixels = np.random.default_rng(0).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
-    return Pictures(pixels, fingerprint)
+    return PictureSet(pixels, fingerprint)
 
 
 @dataclass(frozen=True)
@@ -70,44 +70,44 @@ def encoder() -> nn.Sequential:
     return net
 
 
-# kernels sum in orders of their own, which may differ between batch sizes and CPUs: 3 x 3 x 3 products, a norm and a mean over
-# a map, about a hundred roundings of half an eps each, on either side
+# kernels sum in different orders for different batch sizes and CPUs: 3 x 3 x 3 products, a
+# norm and a mean over a map, about a hundred roundings of half an eps each, on either side
 ROUNDING = 100 * torch.finfo(torch.float32).eps
 
 
 def test_features_are_the_encoder_in_evaluation_mode() -> None:
     net, images = encoder().train(), pictures()
     expected = encoder().eval()(Centre()(images.load(np.arange(37)), 0, 0, np.arange(37))[0])
-    found = features(net, images, Centre(), batch_size=10, device="cpu")
-    assert found.dtype == torch.float32
-    assert not found.is_inference()
-    torch.testing.assert_close(found, expected, rtol=0, atol=ROUNDING * float(expected.detach().abs().max()))
+    result = features(net, images, Centre(), batch_size=10, device="cpu")
+    assert result.dtype == torch.float32
+    assert not result.is_inference()
+    torch.testing.assert_close(result, expected, rtol=0, atol=ROUNDING * float(expected.detach().abs().max()))
 
 
 def test_batches_and_workers_do_not_matter() -> None:
     net, images = encoder(), pictures()
-    whole = features(net, images, Centre(), batch_size=64, workers=0)
+    full = features(net, images, Centre(), batch_size=64, workers=0)
     for batch_size, workers in ((1, 0), (7, 1), (36, 3)):
-        found = features(net, images, Centre(), batch_size=batch_size, workers=workers)
-        torch.testing.assert_close(found, whole, rtol=0, atol=ROUNDING * float(whole.abs().max()))
+        result = features(net, images, Centre(), batch_size=batch_size, workers=workers)
+        torch.testing.assert_close(result, full, rtol=0, atol=ROUNDING * float(full.abs().max()))
 
 
-def test_the_encoder_comes_back_as_it_was() -> None:
+def test_the_encoder_is_restored() -> None:
     net = encoder().train()
     net[3].eval()  # a part frozen by its owner stays frozen, the others stay in training
-    before = {name: value.clone() for name, value in net.state_dict().items()}
+    initial = {name: value.clone() for name, value in net.state_dict().items()}
     modes = [part.training for part in net.modules()]
     features(net, pictures(), Centre(), precision="bf16")
     assert [part.training for part in net.modules()] == modes
-    assert before.keys() == net.state_dict().keys()
-    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    assert initial.keys() == net.state_dict().keys()
+    assert all(torch.equal(initial[name], value) for name, value in net.state_dict().items())
     assert all(parameter.requires_grad and parameter.grad is None for parameter in net.parameters())
 
 
 def test_modes_are_restored_after_an_error() -> None:
     net = encoder().train()
     with pytest.raises(RuntimeError, match="channels"):
-        features(net, Pictures(pictures().pixels[..., :1]), Centre())
+        features(net, PictureSet(pictures().pixels[..., :1]), Centre())
     assert all(part.training for part in net.modules())
 
 
@@ -132,25 +132,25 @@ def test_large_views_are_averaged_to_32() -> None:
 
 
 def test_key_changes_with_what_the_features_depend_on() -> None:
-    net, images, plain = encoder(), pictures(), Centre()
-    key = features_key(net, images, plain)
+    net, images, view = encoder(), pictures(), Centre()
+    key = features_key(net, images, view)
     assert key == features_key(encoder(), pictures(), Centre())
     moved, tracked = encoder(), encoder()
     with torch.no_grad():
         next(moved.parameters()).view(-1)[0] += 1e-6
         tracked.get_buffer("1.running_mean")[0] += 1e-6
-    others = [
-        features_key(moved, images, plain),
-        features_key(tracked, images, plain),
-        features_key(nn.Sequential(*encoder()[:2], nn.GELU(), *encoder()[3:]), images, plain),
-        features_key(net, pictures(fingerprint="g"), plain),
+    changed_keys = [
+        features_key(moved, images, view),
+        features_key(tracked, images, view),
+        features_key(nn.Sequential(*encoder()[:2], nn.GELU(), *encoder()[3:]), images, view),
+        features_key(net, pictures(fingerprint="g"), view),
         features_key(net, images, Centre(size=6)),
         features_key(net, images, Centre(mean=0.4)),
     ]
-    assert len({key, *others}) == 7
+    assert len({key, *changed_keys}) == 7
 
 
-class Counted:
+class CountingViews:
     """Features that know how often they were computed."""
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class Counted:
 
 
 def test_cache_computes_once(tmp_path: Path) -> None:
-    source = Counted()
+    source = CountingViews()
     for _ in range(3):
         assert torch.equal(cached_features(tmp_path / "cache", "a", source), source.value)
     assert source.times == 1
@@ -177,7 +177,7 @@ def test_cache_computes_once(tmp_path: Path) -> None:
 def test_damaged_cache_is_computed_again(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    folder, source = tmp_path_factory.mktemp("cache"), Counted()
+    folder, source = tmp_path_factory.mktemp("cache"), CountingViews()
     cached_features(folder, "a", source)
     path = folder / "a.safetensors"
     content = bytearray(path.read_bytes())
@@ -192,20 +192,20 @@ def test_damaged_cache_is_computed_again(
 
 
 def test_every_flipped_number_is_noticed(tmp_path: Path) -> None:
-    source = Counted()
+    source = CountingViews()
     cached_features(tmp_path, "a", source)
     path = tmp_path / "a.safetensors"
-    whole = path.read_bytes()
-    for place in range(len(whole) - 9 * 4 * 4 - 32, len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        before = source.times
+    content = path.read_bytes()
+    for place in range(len(content) - 9 * 4 * 4 - 32, len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        previous = source.times
         assert torch.equal(cached_features(tmp_path, "a", source), source.value)
-        assert source.times == before + 1
+        assert source.times == previous + 1
 
 
 def test_features_are_returned_where_nothing_can_be_written(tmp_path: Path) -> None:
     blocker = tmp_path / "cache"
     blocker.write_text("a file where the folder should be")
-    source = Counted()
+    source = CountingViews()
     assert torch.equal(cached_features(blocker, "a", source), source.value)
     assert blocker.read_text().startswith("a file")

@@ -23,21 +23,22 @@ WEIGHTINGS: tuple[Literal["cosine", "l2"], ...] = ("cosine", "l2")
 def reference_ranking(
     train: np.ndarray, labels: np.ndarray, query: np.ndarray, k: int, temperature: float, weighting: str
 ) -> list[int]:
-    """One query at a time in Python floats: sort by (distance, label), add votes, sort by (vote, nearest, label)."""
+    """One query at a time in Python floats: sort by (distance, label), vote, sort by (vote, nearest,
+    label)."""
     if weighting == "cosine":
         unit = lambda rows: rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-12)
-        near = unit(train) @ unit(query)
+        similarities = unit(train) @ unit(query)
     else:
-        near = -np.square(train - query).sum(1)
-    chosen = sorted(range(len(train)), key=lambda i: (-near[i], labels[i]))[:k]
+        similarities = -np.square(train - query).sum(1)
+    neighbours = sorted(range(len(train)), key=lambda i: (-similarities[i], labels[i]))[:k]
     votes: dict[int, float] = {}
     nearest: dict[int, float] = {}
-    for i in chosen:
+    for i in neighbours:
         label = int(labels[i])
         votes[label] = votes.get(label, 0.0) + (
-            math.exp(near[i] / temperature) if weighting == "cosine" else 1.0
+            math.exp(similarities[i] / temperature) if weighting == "cosine" else 1.0
         )
-        nearest[label] = max(nearest.get(label, -math.inf), near[i])
+        nearest[label] = max(nearest.get(label, -math.inf), similarities[i])
     return sorted(votes, key=lambda c: (-votes[c], -nearest[c], c))[:5]
 
 
@@ -86,10 +87,10 @@ def test_ties_of_whole_numbers_are_broken_by_nearest_then_label(
 def assert_chunks_and_order_do_not_matter(
     train: Tensor, labels: Tensor, test: Tensor, weighting: Literal["cosine", "l2"], chunk: int
 ) -> None:
-    whole = ranked_classes(train, labels, test, k=9, weighting=weighting)
-    assert torch.equal(whole, ranked_classes(train, labels, test, k=9, weighting=weighting, chunk=chunk))
+    full = ranked_classes(train, labels, test, k=9, weighting=weighting)
+    assert torch.equal(full, ranked_classes(train, labels, test, k=9, weighting=weighting, chunk=chunk))
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(chunk))
-    assert torch.equal(whole, ranked_classes(train[order], labels[order], test, k=9, weighting=weighting))
+    assert torch.equal(full, ranked_classes(train[order], labels[order], test, k=9, weighting=weighting))
 
 
 @settings(deadline=None, max_examples=25)
@@ -103,7 +104,7 @@ def test_chunks_and_order_of_train_rows_do_not_matter(
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 2**20), st.integers(1, 14))
-def test_nor_do_they_among_duplicates_under_other_labels(seed: int, chunk: int) -> None:
+def test_chunks_and_order_do_not_matter_among_duplicates_with_other_labels(seed: int, chunk: int) -> None:
     train, labels, test, _ = problem(seed, 50, 3, 6)
     twice = torch.cat([train, train[:25]]).mul(2).round()
     assert_chunks_and_order_do_not_matter(
@@ -156,15 +157,16 @@ def test_leaving_oneself_out_equals_removing_the_row(
     rows, labels, _, _ = problem(seed, 12, 3, 4)
     ranked = ranked_classes(rows, labels, rows, k=k, weighting=weighting, exclude_self=True, chunk=5)
     for i in range(len(rows)):
-        others = torch.arange(len(rows)) != i
-        alone = ranked_classes(rows[others], labels[others], rows[i : i + 1], k=k, weighting=weighting)[0]
-        assert [c for c in ranked[i].tolist() if c >= 0] == [c for c in alone.tolist() if c >= 0]
+        rest = torch.arange(len(rows)) != i
+        single = ranked_classes(rows[rest], labels[rest], rows[i : i + 1], k=k, weighting=weighting)[0]
+        assert [c for c in ranked[i].tolist() if c >= 0] == [c for c in single.tolist() if c >= 0]
 
 
 def test_votes_too_large_for_a_float_still_count() -> None:
-    """exp(1 / 0.005) overflows float32, yet three neighbours at cosine 0.999 outvote one at 1: 3 exp(-0.2) > 1."""
-    near = [0.999, (1 - 0.999**2) ** 0.5]
-    train, labels = torch.tensor([[1.0, 0.0], near, near, near]), torch.tensor([0, 1, 1, 1])
+    """exp(1 / 0.005) overflows float32; three neighbours at cosine 0.999 still outvote one at 1: 3 exp(-0.2)
+    > 1."""
+    pair = [0.999, (1 - 0.999**2) ** 0.5]
+    train, labels = torch.tensor([[1.0, 0.0], pair, pair, pair]), torch.tensor([0, 1, 1, 1])
     assert ranked_classes(train, labels, train[:1], temperature=0.005).tolist() == [[1, 0]]
     assert ranked_classes(train, labels, train[:1], temperature=0.0005).tolist() == [[0, 1]]
 
@@ -172,14 +174,14 @@ def test_votes_too_large_for_a_float_still_count() -> None:
 def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     images, classes = load_digits(return_X_y=True)
     x, y = torch.from_numpy(images).float(), torch.from_numpy(classes).long()
-    rest, held = stratified_split(y, 0.3, 0)
-    return x[rest], y[rest], x[held], y[held]
+    rest, holdout = stratified_split(y, 0.3, 0)
+    return x[rest], y[rest], x[holdout], y[holdout]
 
 
 def test_digits_agree_with_sklearn() -> None:
     train, labels, test, truth = digits()
-    plain = KNeighborsClassifier(1, algorithm="brute").fit(train.numpy(), labels.numpy())
-    assert knn(train, labels, test, truth, k=1, weighting="l2")["top1"] == plain.score(
+    classifier = KNeighborsClassifier(1, algorithm="brute").fit(train.numpy(), labels.numpy())
+    assert knn(train, labels, test, truth, k=1, weighting="l2")["top1"] == classifier.score(
         test.numpy(), truth.numpy()
     )
     votes: Any = lambda distance: np.exp((1 - distance) / 0.07)
@@ -190,17 +192,17 @@ def test_digits_agree_with_sklearn() -> None:
 
 def test_probe_is_knn_on_its_split() -> None:
     train, labels, _, _ = digits()
-    rest, held = stratified_split(labels, 0.25, 5)
-    expected = knn(train[rest], labels[rest], train[held], labels[held], k=3, temperature=0.1)["top1"]
+    rest, holdout = stratified_split(labels, 0.25, 5)
+    expected = knn(train[rest], labels[rest], train[holdout], labels[holdout], k=3, temperature=0.1)["top1"]
     assert knn_probe(train, labels, 0.25, seed=5, k=3, temperature=0.1) == expected
     assert expected > 0.9
 
 
 @pytest.mark.parametrize(
-    ("knobs", "named"), [({"k": 0}, "k was 0"), ({"temperature": 0.0}, "temperature was 0.0")]
+    ("knobs", "message"), [({"k": 0}, "k was 0"), ({"temperature": 0.0}, "temperature was 0.0")]
 )
-def test_impossible_settings_are_named(knobs: dict[str, Any], named: str) -> None:
-    with pytest.raises(UserError, match=named):
+def test_impossible_settings_are_named(knobs: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         knn(*problem(0, 10, 3, 2), **knobs)
 
 
@@ -213,14 +215,14 @@ def test_a_probe_needs_a_class_of_two() -> None:
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=80), st.floats(0.05, 0.9), st.integers(0, 2**40))
 def test_split_is_stratified_and_whole(raw: list[int], share: float, seed: int) -> None:
     labels = torch.tensor(raw)
-    rest, held = stratified_split(labels, share, seed)
-    assert sorted([*rest.tolist(), *held.tolist()]) == list(range(len(raw)))
-    assert all(a < b for part in (rest, held) for a, b in pairwise(part.tolist()))
+    rest, holdout = stratified_split(labels, share, seed)
+    assert sorted([*rest.tolist(), *holdout.tolist()]) == list(range(len(raw)))
+    assert all(a < b for part in (rest, holdout) for a, b in pairwise(part.tolist()))
     for label in set(raw):
-        count, out = raw.count(label), int((labels[held] == label).sum())
+        count, out = raw.count(label), int((labels[holdout] == label).sum())
         assert (out == 0) if count == 1 else 1 <= out < count
         assert count == 1 or abs(out - share * count) <= 1
-    assert all(map(torch.equal, stratified_split(labels, share, seed), (rest, held)))
+    assert all(map(torch.equal, stratified_split(labels, share, seed), (rest, holdout)))
 
 
 def test_split_depends_on_the_seed() -> None:

@@ -1,4 +1,4 @@
-"""The linear probe reaches the optimum that scikit-learn's solver reaches, and never looks at the test labels."""
+"""The linear probe reaches the optimum of scikit-learn's solver and never reads the test labels."""
 
 from importlib import import_module
 
@@ -48,14 +48,14 @@ def test_probabilities_equal_sklearn(seed: int, rows: int, dim: int, classes: in
     train, labels = mixture(seed, rows, dim, classes)
     test, _ = mixture(seed + 1, 50, dim, classes)
     ours = fit_linear(train, labels, 10**exponent).log_probabilities(test).exp()
-    # far outside the training data a probability is a steep function of W: the training rows are the fair place
+    # far outside the training data a probability is a steep function of W, so training rows are compared
     inside = fit_linear(train, labels, 10**exponent).log_probabilities(train).exp()
     assert np.abs(inside.numpy() - sklearn_probabilities(train, labels, train, 10**exponent)).max() < 1e-3
     assert ours.sum(1).allclose(torch.ones(len(test), dtype=ours.dtype))
 
 
 def test_two_classes_equal_sklearn_with_twice_its_c() -> None:
-    """penalty / 2 |W|^2 with W_1 = -W_0 = w / 2 is penalty / 4 |w|^2, so C = 2 / (penalty n); C = 1 / (penalty n) is another problem."""
+    """penalty / 2 |W|^2 with W_1 = -W_0 = w / 2 is penalty / 4 |w|^2, so C = 2 / (penalty n)."""
     train, labels = mixture(0, 120, 4, 2)
     x = (train - train.double().mean(0)) / train.double().std(0, correction=0)
     ours = fit_linear(train, labels, 0.1)
@@ -70,8 +70,8 @@ def test_two_classes_equal_sklearn_with_twice_its_c() -> None:
 def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     images, classes = load_digits(return_X_y=True)
     x, y = torch.from_numpy(images).float(), torch.from_numpy(classes).long()
-    rest, held = stratified_split(y, 0.3, 0)
-    return x[rest], y[rest], x[held], y[held]
+    rest, holdout = stratified_split(y, 0.3, 0)
+    return x[rest], y[rest], x[holdout], y[holdout]
 
 
 @pytest.mark.parametrize("penalty", [1e-1, 1e-3, 1e-5])
@@ -82,11 +82,11 @@ def test_digits_equal_sklearn(
 ) -> None:
     """Digits have constant and almost constant pixels. Every path through the solver ends in one place.
 
-    How far from the minimum f* it may end follows from the arithmetic, not from a run: the search stops at a gradient of
-    at most `stop` in each of the C d coordinates whose Hessian is the identity at W = 0, where f - f* <= |g|^2 / (2 mu)
-    with mu >= penalty / (penalty + |G| / C); and a term logsumexp(s) - s_y is known to 2 eps max|s|. Probabilities follow:
-    f - f* >= mean KL(p* || p), the Bregman divergence of log-sum-exp, >= mean |p* - p|_1^2 / 2 (Pinsker).
-    """
+    How far from the minimum f* it may end follows from the arithmetic, not from a run: the search stops at a
+    gradient of at most `stop` in each of the C d coordinates whose Hessian is the identity at W = 0, where f
+    - f* <= |g|^2 / (2 mu) with mu >= penalty / (penalty + |G| / C); and a term logsumexp(s) - s_y is known to
+    2 eps max|s|. Probabilities follow: f - f* >= mean KL(p* || p), the Bregman divergence of log-sum-exp, >=
+    mean |p* - p|_1^2 / 2 (Pinsker)."""
     module = import_module("nearfar.evaluate.linear")  # by name: the package exports the function `linear`
     monkeypatch.setattr(module, "_WIDEST", widest)
     monkeypatch.setattr(module, "_EXACT", exact)
@@ -105,8 +105,8 @@ def test_digits_equal_sklearn(
     stop = module._FINE[dtype]
     allowed = ours.weight.numel() * stop**2 / (2 * curvature) + 2 * torch.finfo(dtype).eps * largest
     assert value - best < allowed
-    apart = (ours.log_probabilities(train).double().exp() - at_best.exp()).abs().sum(1)
-    assert float(apart.square().mean()) / 2 < allowed
+    distances = (ours.log_probabilities(train).double().exp() - at_best.exp()).abs().sum(1)
+    assert float(distances.square().mean()) / 2 < allowed
 
 
 def objective(
@@ -135,15 +135,16 @@ def test_penalty_is_the_best_on_the_validation_split(noise: int) -> None:
     train, labels, _, _ = digits()
     train = torch.cat([train, torch.randn(len(train), noise, generator=torch.Generator().manual_seed(0))], 1)
     penalties = (10.0, 1e-1, 1e-3, 1e-6)
-    _, chosen = fit_chosen(train, labels, penalties=penalties, seed=7)
-    rest, held = stratified_split(labels, 0.2, 7)
+    _, selected_penalty = fit_chosen(train, labels, penalties=penalties, seed=7)
+    rest, holdout = stratified_split(labels, 0.2, 7)
     scored = {}
     for penalty in penalties:
-        log_p = fit_linear(train[rest], labels[rest], penalty).log_probabilities(train[held])
-        scored[penalty] = (log_p.argmax(1) == labels[held]).double().mean().item()
-    assert scored[chosen] >= max(scored.values()) - 1.5 / len(held)  # the path is solved roughly: one image
-    assert chosen == (1e-1 if noise else 1e-3)
-    assert scored[chosen] > min(scored.values()) + 0.01
+        log_p = fit_linear(train[rest], labels[rest], penalty).log_probabilities(train[holdout])
+        scored[penalty] = (log_p.argmax(1) == labels[holdout]).double().mean().item()
+    # the path is solved roughly: one image
+    assert scored[selected_penalty] >= max(scored.values()) - 1.5 / len(holdout)
+    assert selected_penalty == (1e-1 if noise else 1e-3)
+    assert scored[selected_penalty] > min(scored.values()) + 0.01
 
 
 def test_test_labels_do_not_touch_the_penalty_or_the_fit() -> None:
@@ -164,9 +165,9 @@ def test_dimensions_that_hold_only_rounding_add_nothing() -> None:
     """Blown up to deviation 1, noise in the ninth digit would let a shift in the sixth decide everything."""
     train, labels, test, truth = digits()
     noise = 1e-9 * torch.randn(len(train), 30, generator=torch.Generator().manual_seed(0)).double()
-    wide = torch.cat([train.double(), 0.1 + noise], 1)
+    widened = torch.cat([train.double(), 0.1 + noise], 1)
     moved = torch.cat([test.double(), torch.full((len(test), 30), 0.1 + 1e-6).double()], 1)
-    assert linear(wide, labels, moved, truth) == linear(train, labels, test, truth)
+    assert linear(widened, labels, moved, truth) == linear(train, labels, test, truth)
 
 
 @pytest.mark.parametrize("classes", [1, 2, 4])

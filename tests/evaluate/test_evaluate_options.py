@@ -1,4 +1,5 @@
-"""What an evaluation is told: read by a protocol or refused, kept with the figures, and pictures held as large as they are asked for."""
+"""Options of an evaluation: read by a protocol or refused, stored with the figures; image sizes are
+respected."""
 
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> nf.Run:
 
 
 def test_unused_options_are_refused() -> None:
-    """Every option of `READ_BY` is one, its readers are protocols, and each is refused beside protocols that do not read it."""
-    others: dict[str, Any] = {
+    """Every option of `READ_BY` exists, its readers are protocols, and it is refused with any other
+    protocol."""
+    unused: dict[str, Any] = {
         "labels": (0.5,),
         "shots": (2,),
         "lr": (0.5,),
@@ -58,7 +60,7 @@ def test_unused_options_are_refused() -> None:
         "temperature": 0.5,
     }
     for name, readers in READ_BY.items():
-        changed = Options(**{name: others.get(name, 3)})
+        changed = Options(**{name: unused.get(name, 3)})
         assert set(readers) <= {*PROTOCOLS, *NETWORK_PROTOCOLS}
         for reader in readers:
             value = getattr(changed, name)
@@ -69,13 +71,13 @@ def test_unused_options_are_refused() -> None:
 
 
 def test_results_with_other_options_are_separate(run: nf.Run) -> None:
-    """Five epochs of fine-tuning and six are two results, so no page compares them; one with the same options is replaced."""
+    """Five and six epochs of fine-tuning are two results; a result with the same options is replaced."""
     ask: dict[str, Any] = {"protocols": ["few-shot"], "shots": (1,), "ways": 2}
     for episodes in (3, 4, 3):
         nf.evaluate(run, **ask, episodes=episodes)
-    told = [one.settings for one in run.results if "few-shot" in one]
-    assert sorted(one["episodes"] for one in told) == [3, 4]
-    assert all(one["ways"] == 2 and one["shots"] == [1] for one in told)
+    stored_settings = [one.settings for one in run.results if "few-shot" in one]
+    assert sorted(one["episodes"] for one in stored_settings) == [3, 4]
+    assert all(one["ways"] == 2 and one["shots"] == [1] for one in stored_settings)
 
 
 def test_results_of_other_features_are_kept(run: nf.Run) -> None:
@@ -83,11 +85,12 @@ def test_results_of_other_features_are_kept(run: nf.Run) -> None:
     pixels, labels = squares(30, seed=3)
     for features in ("pooled", "map", "head", "pooled"):
         nf.evaluate(
-            run, data=open_data(pixels, labels=labels), protocols=["nn"], same_labels=True, baselines=False, features=features
+            run, data=open_data(pixels, labels=labels), protocols=["nn"], same_labels=True, baselines=False,
+            features=features
         )  # fmt: skip
-    kept = [one for one in run.results if one["test"]["samples"] == 30 and "nn" in one]
-    assert sorted(one["settings"].get("features", "pooled") for one in kept) == ["head", "map", "pooled"]
-    assert len({one["encoder"] for one in kept}) == 1
+    stored = [one for one in run.results if one["test"]["samples"] == 30 and "nn" in one]
+    assert sorted(one["settings"].get("features", "pooled") for one in stored) == ["head", "map", "pooled"]
+    assert len({one["encoder"] for one in stored}) == 1
 
 
 @pytest.mark.parametrize(
@@ -122,23 +125,23 @@ def test_mistakes_are_one_sentence(
     except SystemExit as stopped:  # argparse leaves this way
         code = int(stopped.code or 0)
     assert code == 2
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert "Traceback" not in said
-    assert "lambda" not in said
+    message = capsys.readouterr().err
+    assert sentence in message
+    assert "Traceback" not in message
+    assert "lambda" not in message
 
 
 def test_label_fractions_say_how_many_labels_they_are_of() -> None:
     labels = torch.tensor([0] * 20 + [1] * 4)
     part = LabelledFeatures(torch.randn(24, 3, generator=torch.Generator().manual_seed(0)), labels)
-    found = fractions(part, part, Options(labels=(0.5, 10), draws=1))
-    assert {name: figures["labels"] for name, figures in found.items()} == {"50 %": 12, "10 per class": 14}
+    result = fractions(part, part, Options(labels=(0.5, 10), draws=1))
+    assert {name: figures["labels"] for name, figures in result.items()} == {"50 %": 12, "10 per class": 14}
     with pytest.raises(UserError, match="labels was 99 per class; the largest class has 20"):
         fractions(part, part, Options(labels=(99,)))
 
 
 def test_images_are_stored_large_enough_for_image_size(run: nf.Run) -> None:
-    """A run at 12 pixels holds pictures at 24 at most; asked for views of 40, it holds all 60 of their pixels."""
+    """A run at 12 pixels stores pictures at up to 24; for views of 40 it stores all 60 pixels."""
     pixels, labels = squares(30, side=60, seed=1)
     small, large = (Evaluation(run, (pixels, labels), None, False, "pooled", size) for size in (None, 40))
     assert small.sets[0].load(np.arange(1)).data.shape[1:3] == (24, 24)
@@ -148,15 +151,16 @@ def test_images_are_stored_large_enough_for_image_size(run: nf.Run) -> None:
 
 
 def test_episodes_are_of_classes_with_enough_examples() -> None:
-    """With one training row of class 2, five shots are of the others, and the figure says of how many."""
+    """With one training row of class 2, five-shot episodes use the other classes, and the figure names the
+    number."""
     rng = np.random.default_rng(0)
     labels = torch.tensor([0] * 8 + [1] * 8 + [2])
     features = torch.from_numpy(np.eye(3)[labels] + 0.01 * rng.normal(size=(17, 3)))
     train = LabelledFeatures(features, labels)
-    found = few_shot(train, train, Options(ways=3, shots=(1, 5), episodes=4))
-    assert found["3-way 1-shot"]["classes"] == 3
-    assert found["2-way 5-shot"]["classes"] == 2
-    assert found["2-way 5-shot"]["top1"] == 1
+    result = few_shot(train, train, Options(ways=3, shots=(1, 5), episodes=4))
+    assert result["3-way 1-shot"]["classes"] == 3
+    assert result["2-way 5-shot"]["classes"] == 2
+    assert result["2-way 5-shot"]["top1"] == 1
     with pytest.raises(
         UserError, match="two classes with 9 training rows each; 0 of the 3 test classes have them"
     ):
@@ -167,32 +171,35 @@ def table_of(path: Path, image: str, label: str) -> str:
     from nearfar.modalities.image.decode import encode
 
     pixels, labels = squares(60)
-    held = [{"bytes": encode(picture, "png", 90), "path": None} for picture in pixels]
-    pq.write_table(pa.table({image: held, label: [("ant", "bee", "cat")[i] for i in labels]}), path)
+    cells = [{"bytes": encode(picture, "png", 90), "path": None} for picture in pixels]
+    pq.write_table(pa.table({image: cells, label: [("ant", "bee", "cat")[i] for i in labels]}), path)
     return str(path)
 
 
 def test_columns_that_a_run_names_are_read_of_other_tables_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """embed, evaluate and probes take a table with the run's own columns, one with the usual ones, and one with names given."""
-    own, usual, odd = (
+    """embed, evaluate and probes read a table with the run's columns, with the usual ones, or with given
+    names."""
+    same_columns, usual, renamed = (
         table_of(tmp_path / f"{place}.parquet", *names)
         for place, names in enumerate((("photo", "kind"), ("img", "fine_label"), ("shot", "what")))
     )
-    settings = {**SMALL, "probe_every": 1, "probe_data": own}
-    run = nf.pretrain("simclr", own, tmp_path / "run", image_column="photo", label_column="kind", **settings)
+    settings = {**SMALL, "probe_every": 1, "probe_data": same_columns}
+    run = nf.pretrain(
+        "simclr", same_columns, tmp_path / "run", image_column="photo", label_column="kind", **settings
+    )
     assert any("knn_top1" in row for row in run.metrics)
-    first = run.embed(own)
+    first = run.embed(same_columns)
     assert torch.equal(run.embed(usual), first)
     assert nf.evaluate(run, data=usual, protocols=["knn"])["labels"]["matched_by"] == "name"
     out = str(tmp_path / "f.parquet")
-    assert main(["embed", str(run.path), odd, "--out", out]) == 2
-    given = ["--image-column", "shot", "--label-column", "what"]
-    assert main(["embed", str(run.path), odd, "--out", out, *given]) == 0
-    told = pq.read_table(out).to_pydict()
-    assert set(told["class"]) == {"ant", "bee", "cat"}
-    assert torch.equal(torch.tensor(told["feature"]), first)
+    assert main(["embed", str(run.path), renamed, "--out", out]) == 2
+    columns = ["--image-column", "shot", "--label-column", "what"]
+    assert main(["embed", str(run.path), renamed, "--out", out, *columns]) == 0
+    embedded = pq.read_table(out).to_pydict()
+    assert set(embedded["class"]) == {"ant", "bee", "cat"}
+    assert torch.equal(torch.tensor(embedded["feature"]), first)
 
 
 @pytest.mark.parametrize("seed", [0, 2**32, 2**62 - 1])
@@ -215,8 +222,8 @@ def test_one_draw_has_no_spread() -> None:
     (one,) = few_shot(part, part, Options(ways=2, shots=(1,), episodes=1)).values()
     assert one.main == Figure(1.0)
     assert one.text("top1") == "100.0 %"
-    (drawn,) = fractions(part, part, Options(labels=(0.5,), draws=1)).values()
-    assert drawn["spread"] is None
+    (measurement,) = fractions(part, part, Options(labels=(0.5,), draws=1)).values()
+    assert measurement["spread"] is None
     (several,) = few_shot(part, part, Options(ways=2, shots=(1,), episodes=3)).values()
     assert several.text("top1") == "100.0 ± 0.0 % (100.0–100.0)"
 

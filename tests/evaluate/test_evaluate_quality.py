@@ -1,4 +1,4 @@
-"""Measures without labels against slow references that follow the papers word by word; and probes that leave no trace."""
+"""Measures without labels equal slow references that follow the papers; probes change nothing."""
 
 import math
 from itertools import combinations
@@ -74,19 +74,19 @@ def test_lidar_is_the_rank_of_a_discriminant_analysis(shape: tuple[int, int, int
     within += 1e-4 * np.eye(dim)
     value, vector = np.linalg.eigh(within)
     root = vector @ np.diag(value**-0.5) @ vector.T
-    found = np.clip(np.linalg.eigvalsh(root @ between @ root), 0, None)
-    p = found / found.sum() + 1e-7
+    eigenvalues = np.clip(np.linalg.eigvalsh(root @ between @ root), 0, None)
+    p = eigenvalues / eigenvalues.sum() + 1e-7
     assert lidar(torch.from_numpy(z)) == pytest.approx(math.exp(-sum(x * math.log(x) for x in p)), rel=1e-5)
 
 
 def test_uniformity_and_alignment_are_means_over_pairs() -> None:
     """Wang and Isola 2020, Eq. 3-4, in loops."""
-    z, other = cloud(9, 4, 0), cloud(9, 4, 1)
+    z, second = cloud(9, 4, 0), cloud(9, 4, 1)
     unit = [row / row.norm() for row in z]
     pairs = [math.exp(-2 * float((a - b).square().sum())) for a, b in combinations(unit, 2)]
     assert uniformity(z) == pytest.approx(math.log(sum(pairs) / len(pairs)))
-    far = [float((a - b / b.norm()).square().sum()) for a, b in zip(unit, other, strict=True)]
-    assert alignment(z, other) == pytest.approx(sum(far) / len(far))
+    far = [float((a - b / b.norm()).square().sum()) for a, b in zip(unit, second, strict=True)]
+    assert alignment(z, second) == pytest.approx(sum(far) / len(far))
     assert alignment(z, 3 * z) == pytest.approx(0, abs=1e-12)
 
 
@@ -107,8 +107,9 @@ QUICK: dict[str, Any] = {
 }
 
 
-def test_probes_leave_no_trace_in_what_is_learned(tmp_path: Path) -> None:
-    """The same bits with every probe, on other data too, as with none: no gradient, no statistic, no draw is touched."""
+def test_probes_do_not_change_training(tmp_path: Path) -> None:
+    """Weights are bit-identical with every probe, on other data too: no gradient, statistic or draw
+    changes."""
     pixels, labels = pictures()
     np.savez(tmp_path / "grey.npz", images=pixels[:, ::2, ::2, :1], labels=labels)
     none = nf.pretrain("simclr", pixels, tmp_path / "a", labels=labels, **QUICK, probe_every=0)
@@ -118,9 +119,9 @@ def test_probes_leave_no_trace_in_what_is_learned(tmp_path: Path) -> None:
     elsewhere = nf.pretrain(
         "simclr", pixels, tmp_path / "c", **QUICK, probe="linear", probe_data=str(tmp_path / "grey.npz")
     )
-    for other in (all_of_them, elsewhere):
-        held = other.weights()
-        assert all(torch.equal(tensor, held[name]) for name, tensor in none.weights().items())
+    for run in (all_of_them, elsewhere):
+        weights = run.weights()
+        assert all(torch.equal(tensor, weights[name]) for name, tensor in none.weights().items())
     (first, *_, last) = [row for row in all_of_them.metrics if row["kind"] == "probe"]
     assert {"knn_top1", "linear_top1", "rankme", "lidar", "alpha_req", "uniformity", "alignment"} <= set(last)
     assert first["step"] == 0
@@ -134,9 +135,9 @@ def test_unlabelled_data_have_a_quality(tmp_path: Path) -> None:
     rows = [row for row in run.metrics if row["kind"] == "probe"]
     assert rows[-1]["rankme"] > 1
     assert "knn_top1" not in rows[-1]
-    found = nf.evaluate(run, protocols=["quality"], baselines=True)
-    assert found["quality"]["certificate"]["status"] == "not covered", "its own training data"
-    assert found["baselines"]["untrained"]["quality"]["rankme"] != found["quality"]["rankme"]
+    result = nf.evaluate(run, protocols=["quality"], baselines=True)
+    assert result["quality"]["certificate"]["status"] == "not covered", "its own training data"
+    assert result["baselines"]["untrained"]["quality"]["rankme"] != result["quality"]["rankme"]
 
 
 @pytest.mark.parametrize(

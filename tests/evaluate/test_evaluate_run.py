@@ -51,14 +51,14 @@ def digits(rows: slice, name: str) -> Digits:
 
 
 @dataclass(frozen=True)
-class Whole:
+class UnchangedDigits:
     """Every digit as it is."""
 
     def __call__(self, pixels: Pixels, seed: int, epoch: int, index: np.ndarray) -> tuple[Tensor]:
         return (torch.from_numpy(pixels.data).permute(0, 3, 1, 2).float() / 255,)
 
 
-whole = Whole()
+unchanged = UnchangedDigits()
 
 
 def network(seed: int) -> nn.Module:
@@ -89,7 +89,7 @@ class SmallRun:
         return network(2)
 
     def plain_view(self) -> Any:
-        return whole
+        return unchanged
 
     def images(self, spec: str | None = None) -> Digits:
         return self.sets[spec or "train"]
@@ -108,7 +108,7 @@ def embedded(run: SmallRun, name: str) -> LabelledFeatures:
     images = run.sets[name]
     assert images.labels is not None
     with torch.no_grad():
-        rows = network(1).eval()(whole(images.load(np.arange(len(images))), 0, 0, np.arange(1))[0])
+        rows = network(1).eval()(unchanged(images.load(np.arange(len(images))), 0, 0, np.arange(1))[0])
     return LabelledFeatures(rows, torch.from_numpy(images.labels))
 
 
@@ -117,10 +117,10 @@ def test_result_is_the_protocols_on_the_features(run: SmallRun) -> None:
         run, "test", protocols=("knn", "nearest", "linear"), k=7, temperature=0.1, baselines=True
     )
     train, test = embedded(run, "train"), embedded(run, "test")
-    both = train.features, train.labels, test.features, test.labels
-    assert figures(result["knn"]) == knn(*both, k=7, temperature=0.1)
-    assert figures(result["nearest"]) == knn(*both, k=1, weighting="l2")
-    assert figures(result["linear"]) == pytest.approx(linear(*both), abs=1e-9)
+    arrays = train.features, train.labels, test.features, test.labels
+    assert figures(result["knn"]) == knn(*arrays, k=7, temperature=0.1)
+    assert figures(result["nearest"]) == knn(*arrays, k=1, weighting="l2")
+    assert figures(result["linear"]) == pytest.approx(linear(*arrays), abs=1e-9)
     assert result["knn"]["interval"] == list(wilson(result["knn"]["top1"], 300))
     for role, count in (("train", 600), ("test", 300)):
         images = run.sets[role]
@@ -132,27 +132,27 @@ def test_result_is_the_protocols_on_the_features(run: SmallRun) -> None:
     assert set(result["baselines"]) == {"pixels", "untrained"}
     for baseline in result["baselines"].values():
         assert set(baseline) == {"knn", "nearest", "linear"}
-        for found in baseline.values():
-            assert 0.3 < found["interval"][0] < found["top1"] < found["interval"][1] <= 1
-            assert found["top1"] <= found["top5"]
+        for measurement in baseline.values():
+            assert 0.3 < measurement["interval"][0] < measurement["top1"] < measurement["interval"][1] <= 1
+            assert measurement["top1"] <= measurement["top5"]
     pixels = [torch.from_numpy(run.sets[name].pixels).flatten(1).double() / 255 for name in ("train", "test")]
     expected = knn(pixels[0], train.labels, pixels[1], test.labels, k=7, temperature=0.1)
     assert figures(result["baselines"]["pixels"]["knn"]) == expected
     assert stored(run) == [result]
-    kept = Answers.from_json(
+    answers = Answers.from_json(
         json.loads((run.path / "evaluation.json").read_text())["results"][0]["knn"]["answers"]
     )
-    assert kept is not None
-    assert kept.correct.mean() == result["knn"]["top1"]
-    np.testing.assert_array_equal(kept.true, test.labels)
+    assert answers is not None
+    assert answers.correct.mean() == result["knn"]["top1"]
+    np.testing.assert_array_equal(answers.true, test.labels)
 
 
 def test_without_test_data_a_fifth_is_held_out(run: SmallRun) -> None:
     result = evaluate_run(run)
     train = embedded(run, "train")
-    rest, held = (train.rows(rows) for rows in stratified_split(train.labels, 0.2, 0))
-    assert figures(result["knn"]) == knn(rest.features, rest.labels, held.features, held.labels)
-    assert [result[role]["samples"] for role in ("train", "test")] == [len(rest), len(held)]
+    rest, holdout = (train.rows(rows) for rows in stratified_split(train.labels, 0.2, 0))
+    assert figures(result["knn"]) == knn(rest.features, rest.labels, holdout.features, holdout.labels)
+    assert [result[role]["samples"] for role in ("train", "test")] == [len(rest), len(holdout)]
     assert result["test"]["name"] == "a held-out 20% of train"
     prints = {run.sets["train"].fingerprint, *(result[role]["fingerprint"] for role in ("train", "test"))}
     assert len(prints) == 3, "a part of a set is not the set"
@@ -172,9 +172,9 @@ def test_unlabelled_training_data_leave_the_fit_to_the_labelled_ones(run: SmallR
     bare = SmallRun(
         run.path, train=replace(run.sets["train"], labels=None, classes=()), test=run.sets["test"]
     )
-    found = evaluate_run(bare, "test")
-    assert found["knn"] == expected["knn"]
-    assert found["split"]["of"] == "test"
+    result = evaluate_run(bare, "test")
+    assert result["knn"] == expected["knn"]
+    assert result["split"]["of"] == "test"
     with pytest.raises(UserError, match="has no labels"):
         evaluate_run(bare)
 
@@ -193,16 +193,16 @@ def test_features_are_computed_once(run: SmallRun) -> None:
 
 def test_evaluation_never_changes_the_encoder(run: SmallRun) -> None:
     run.trained.train()
-    before = {name: value.clone() for name, value in run.trained.state_dict().items()}
+    initial = {name: value.clone() for name, value in run.trained.state_dict().items()}
     evaluate_run(run, "test", baselines=True)
     assert all(part.training for part in run.trained.modules())
-    assert all(torch.equal(before[name], value) for name, value in run.trained.state_dict().items())
+    assert all(torch.equal(initial[name], value) for name, value in run.trained.state_dict().items())
 
 
-def figures(found: dict[str, Any]) -> dict[str, float]:
+def figures(result: dict[str, Any]) -> dict[str, float]:
     """What the protocol itself computed."""
     added = ("interval", "interval_top5", "per_class", "confusion", "classes")
-    return {name: value for name, value in found.items() if name not in added}
+    return {name: value for name, value in result.items() if name not in added}
 
 
 def stored(run: SmallRun) -> list[dict[str, Any]]:
@@ -239,8 +239,8 @@ def test_a_second_test_set_replaces_nothing(run: SmallRun) -> None:
         "other",
         "other",
     ]
-    again = evaluate_run(run, "test", protocols=("nearest",))
-    assert {**first, **again} in stored(run)
+    repeated = evaluate_run(run, "test", protocols=("nearest",))
+    assert {**first, **repeated} in stored(run)
     assert len(stored(run)) == 5
     assert len({result.kind for result in map(Result.from_json, stored(run)) if result is not None}) == 5
 
@@ -248,8 +248,8 @@ def test_a_second_test_set_replaces_nothing(run: SmallRun) -> None:
 def test_file_forgets_weights_that_are_gone(run: SmallRun) -> None:
     evaluate_run(run, "test", protocols=("knn",), baselines=True)
     next(run.trained.parameters()).data.add_(0.1)
-    now = evaluate_run(run, None, protocols=("nearest",))
-    assert stored(run) == [now]
+    current = evaluate_run(run, None, protocols=("nearest",))
+    assert stored(run) == [current]
 
 
 @pytest.mark.parametrize("junk", ["", "{", "[1]", '{"data": 3}', '{"results": [3, {"test": {}}]}', "\udcff"])
@@ -262,21 +262,22 @@ def test_classes_are_matched_by_name(run: SmallRun) -> None:
     """A test folder without the digit 0 numbers its classes from 1's folder on."""
     full = run.sets["test"]
     assert full.labels is not None
-    kept = full.labels > 0
-    fewer = Digits(full.pixels[kept], full.labels[kept] - 1, "fewer", tuple("123456789"))
-    same = Digits(full.pixels[kept], full.labels[kept], "same", tuple("0123456789"))
+    rows = full.labels > 0
+    fewer = Digits(full.pixels[rows], full.labels[rows] - 1, "fewer", tuple("123456789"))
+    same = Digits(full.pixels[rows], full.labels[rows], "same", tuple("0123456789"))
     run.sets.update(fewer=fewer, same=same)
-    found = evaluate_run(run, "fewer")
-    assert found["knn"] == evaluate_run(run, "same")["knn"]
-    assert found["knn"]["top1"] > 0.7
-    assert found["labels"]["classes"]["7"] == {"train": 7, "test": 6}
-    shown = table(found).splitlines()
-    assert "9 classes matched by name; 1 are not in the test set: 0" in shown
-    assert ["7", "7", "6"] in [line.split() for line in shown]
+    result = evaluate_run(run, "fewer")
+    assert result["knn"] == evaluate_run(run, "same")["knn"]
+    assert result["knn"]["top1"] > 0.7
+    assert result["labels"]["classes"]["7"] == {"train": 7, "test": 6}
+    lines = table(result).splitlines()
+    assert "9 classes matched by name; 1 are not in the test set: 0" in lines
+    assert ["7", "7", "6"] in [line.split() for line in lines]
 
 
 def test_unmatched_labels_are_never_scored(run: SmallRun) -> None:
-    """Two sets numbered 0 to 9 without names, of different origin: nothing says that one's 3 is the other's 3."""
+    """Two unnamed sets numbered 0 to 9, of different origin: nothing shows that their numbers mean the
+    same."""
     train, test = run.sets["train"], run.sets["test"]
     rng = np.random.default_rng(0)
     foreign = Digits(rng.integers(0, 256, (300, 8, 8, 1), np.uint8), rng.integers(0, 10, 300), "foreign", ())
@@ -292,35 +293,36 @@ def test_unmatched_labels_are_never_scored(run: SmallRun) -> None:
         with pytest.raises(UserError, match=f"the labels of {spec} are numbers"):
             evaluate_run(run, spec, protocols=("knn",), train="named")
     assert not (run.path / "evaluation.json").exists()
-    said = evaluate_run(run, "fresh", protocols=("knn",), same_labels=True)
-    assert said["labels"]["matched_by"] == "number"
-    assert "10 classes matched by number (--same-labels)" in table(said)
-    # a named set beside it gives the same figures, with its names
-    beside = evaluate_run(run, "fresh", protocols=("knn",), train="named", same_labels=True)
+    confirmed = evaluate_run(run, "fresh", protocols=("knn",), same_labels=True)
+    assert confirmed["labels"]["matched_by"] == "number"
+    assert "10 classes matched by number (--same-labels)" in table(confirmed)
+    # with a named set the figures are the same, with its names
+    with_names = evaluate_run(run, "fresh", protocols=("knn",), train="named", same_labels=True)
     assert (
-        beside["knn"]
-        == said["knn"]
+        with_names["knn"]
+        == confirmed["knn"]
         == evaluate_run(run, "named-test", protocols=("knn",), train="named")["knn"]
     )
 
 
 def test_splits_of_one_set_are_numbered_alike(run: SmallRun) -> None:
-    """Sets called train and test beside each other, the same numbers in both; if a number is missing, it takes a word."""
+    """Neighbouring sets called train and test with the same numbers match; with a number missing, the user
+    confirms."""
     train, test = (replace(run.sets[name], classes=()) for name in ("train", "test"))
     assert test.labels is not None
     fewer = Digits(test.pixels[test.labels > 0], test.labels[test.labels > 0], "test", ())
     expected = evaluate_run(run, "test", protocols=("knn",))
     run.sets.update(train=train, test=test, fewer=fewer)
-    found = evaluate_run(run, "test", protocols=("knn",))
-    assert found["knn"] == expected["knn"]
-    assert "10 classes matched by number (splits of one set by their file names)" in table(found)
+    result = evaluate_run(run, "test", protocols=("knn",))
+    assert result["knn"] == expected["knn"]
+    assert "10 classes matched by number (splits of one set by their file names)" in table(result)
     with pytest.raises(UserError, match="numbers without names"):
         evaluate_run(run, "fewer", protocols=("knn",))
     assert evaluate_run(run, "fewer", protocols=("knn",), same_labels=True)["labels"]["not_in_test"] == ["0"]
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("first", "second", "same"),
     [
         ("fsdd_train.parquet", "fsdd_test.parquet", True),
         ("data/train-00000-of-00002.parquet", "data/test-00000-of-00001.parquet", True),
@@ -334,8 +336,8 @@ def test_splits_of_one_set_are_numbered_alike(run: SmallRun) -> None:
         ("test_a/x.npz", "test_a/y.npz", False),
     ],
 )
-def test_splits_are_known_by_their_names(one: str, other: str, same: bool) -> None:
-    assert splits_of_one_set(one, other) is splits_of_one_set(other, one) is same
+def test_splits_are_known_by_their_names(first: str, second: str, same: bool) -> None:
+    assert splits_of_one_set(first, second) is splits_of_one_set(second, first) is same
 
 
 def test_transfer_fits_where_the_labels_are(run: SmallRun) -> None:
@@ -344,12 +346,12 @@ def test_transfer_fits_where_the_labels_are(run: SmallRun) -> None:
     run.sets["animals"] = replace(test, name="animals", classes=tuple("abcdefghij"))
     with pytest.raises(UserError, match="0 of 10 match by name"):
         evaluate_run(run, "animals", protocols=("knn",))
-    found = evaluate_run(run, "animals", protocols=("knn",), train="animals")
-    assert found["split"]["of"] == "animals"
-    whole = embedded(run, "animals")
-    rest, held = (whole.rows(rows) for rows in stratified_split(whole.labels, 0.2, 0))
-    assert figures(found["knn"]) == knn(rest.features, rest.labels, held.features, held.labels)
-    assert evaluate_run(run, train="animals", protocols=("knn",)) == found
+    result = evaluate_run(run, "animals", protocols=("knn",), train="animals")
+    assert result["split"]["of"] == "animals"
+    animals = embedded(run, "animals")
+    rest, holdout = (animals.rows(rows) for rows in stratified_split(animals.labels, 0.2, 0))
+    assert figures(result["knn"]) == knn(rest.features, rest.labels, holdout.features, holdout.labels)
+    assert evaluate_run(run, train="animals", protocols=("knn",)) == result
 
 
 def test_mistakes_are_one_sentence(run: SmallRun) -> None:
@@ -366,7 +368,7 @@ def test_mistakes_are_one_sentence(run: SmallRun) -> None:
         ("unknown", "unknown has 300 images with a label below 0"),
         (
             "strange",
-            r"strange has the classes otter, which train does not have \(9 of 10 match by name: 0, 1, .*--train",
+            r"strange has the classes otter, which train does not have \(9 of 10 match by name: 0, .*--train",
         ),
         ("numbers", "the labels of numbers are numbers without names"),
     ):
@@ -383,16 +385,16 @@ def test_mistakes_are_one_sentence(run: SmallRun) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("protocols", "words"),
     [
         (["knm"], r"--protocol was 'knm' \(did you mean knn\?\); expected knn, nn, nearest, linear, mlp"),
         (["knn", "svm"], r"--protocol was 'svm'; expected knn, nn, nearest, linear, mlp"),
         ([], "--protocol was empty"),
     ],
 )
-def test_unknown_protocols_are_named_before_any_work(run: SmallRun, asked: list[str], words: str) -> None:
+def test_unknown_protocols_are_named_before_any_work(run: SmallRun, protocols: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        evaluate_run(run, "test", protocols=asked)
+        evaluate_run(run, "test", protocols=protocols)
     assert run.forwards == 0
     assert not (run.path / "evaluation.json").exists()
 
@@ -414,16 +416,16 @@ def test_every_protocol_separates_distinct_classes(protocol: str) -> None:
     labels = torch.arange(120) % 6
     features = 5 * torch.eye(6)[labels] + 0.3 * torch.randn(120, 6, generator=generator)
     train, test = (LabelledFeatures(features[part], labels[part]) for part in (slice(0, 60), slice(60, 120)))
-    found = scores(train, test, [protocol], labels=(0.5,), episodes=5)
-    assert {path.partition("/")[0] for path in found} == {protocol}
-    for figures in found.values():
+    result = scores(train, test, [protocol], labels=(0.5,), episodes=5)
+    assert {path.partition("/")[0] for path in result} == {protocol}
+    for figures in result.values():
         reached = [figures[name] for name in ("top1", "nmi", "ari", "recall@1", "map") if name in figures]
         assert reached == pytest.approx([1.0] * len(reached), abs=1e-6)
         assert reached or figures["nats"] > 0.9 * math.log(6), "all of a label's entropy"
     mixed = LabelledFeatures(train.features, labels[torch.randperm(60, generator=generator)])
     worse = scores(mixed, test, [protocol], labels=(0.5,), episodes=5)
     if protocol == "clustering":
-        assert worse == found, "nothing is fitted on train"
+        assert worse == result, "nothing is fitted on train"
         return
     for figures in worse.values():
         assert figures.get("top1", figures.get("map", figures.get("nats", 0) / math.log(6))) < 0.7
@@ -442,9 +444,9 @@ def test_table_lists_baselines_before_learned_features(run: SmallRun) -> None:
     assert sets == "fitted on 600 images: train; tested on 300 images: test"
     assert intervals.startswith("in brackets, 95% intervals")
     assert matched == "10 classes matched by name"
-    held = table(evaluate_run(run, protocols=("knn",))).splitlines()
-    assert held[0].split() == ["features", "knn", "top-1", "knn", "top-5"]
-    assert held[-2].endswith("images: a held-out 20% of train")
+    lines = table(evaluate_run(run, protocols=("knn",))).splitlines()
+    assert lines[0].split() == ["features", "knn", "top-1", "knn", "top-5"]
+    assert lines[-2].endswith("images: a held-out 20% of train")
 
 
 def test_answers_within_a_block_are_dependent() -> None:
@@ -453,7 +455,7 @@ def test_answers_within_a_block_are_dependent() -> None:
     right = (torch.rand(400, generator=generator) < 0.6).double()
     ten = torch.full((400,), 10.0).double()
     assert clustered(10 * right, ten) == pytest.approx(wilson(float(right.mean()), 400), abs=1e-3)
-    apart = torch.bernoulli(torch.full((400, 10), 0.6).double(), generator=generator).sum(1)
-    assert clustered(apart, ten) == pytest.approx(wilson(float(apart.sum() / 4000), 4000), abs=3e-3)
+    sums = torch.bernoulli(torch.full((400, 10), 0.6).double(), generator=generator).sum(1)
+    assert clustered(sums, ten) == pytest.approx(wilson(float(sums.sum() / 4000), 4000), abs=3e-3)
     assert clustered(ten, ten) == wilson(1.0, 400)
     assert clustered(ten[:1], ten[:1]) == wilson(1.0, 1)

@@ -1,4 +1,4 @@
-"""Graphs: TU folders read, views as they are named, networks that do not see an order, InfoGraph against its loss written out."""
+"""Graphs: TU folders, named views, networks invariant to node order, and InfoGraph's loss written out."""
 
 import itertools
 import math
@@ -36,12 +36,12 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "TUDataset_MU
 
 def ring_of(labels: list[int], chords: tuple[tuple[int, int], ...] = ()) -> Graph:
     count = len(labels)
-    once = [(i, (i + 1) % count) for i in range(count)] + list(chords)
-    return Graph(np.array(labels), np.array(sorted([*once, *((b, a) for a, b in once)])))
+    one_direction = [(i, (i + 1) % count) for i in range(count)] + list(chords)
+    return Graph(np.array(labels), np.array(sorted([*one_direction, *((b, a) for a, b in one_direction)])))
 
 
 def some(count: int = 24) -> list[Graph]:
-    """Rings of two kinds, told apart by their labels and a chord."""
+    """Rings of two kinds, which differ in their labels and a chord."""
     draw = np.random.default_rng(0)
     return [
         ring_of((draw.integers(0, 2, 5 + n % 4) + n % 2).tolist(), ((0, 2),) if n % 2 else ())
@@ -102,46 +102,46 @@ def test_inconsistent_tu_folder_is_refused(tmp_path: Path, file: str, line: str,
 @pytest.mark.parametrize("name", CHANGES)
 def test_every_change_leaves_a_graph_with_both_directions(name: str) -> None:
     for seed, graph in itertools.product(range(5), some(6)):
-        found = CHANGES[name](graph, 0.3, np.random.default_rng(seed))
-        edges = {tuple(edge) for edge in found.edges.tolist()}
-        assert 1 <= len(found.labels) <= len(graph.labels)
-        assert all(0 <= a < len(found.labels) and (b, a) in edges for a, b in edges)
-        kept = len(graph.labels) - int(0.3 * len(graph.labels))
+        changed = CHANGES[name](graph, 0.3, np.random.default_rng(seed))
+        edges = {tuple(edge) for edge in changed.edges.tolist()}
+        assert 1 <= len(changed.labels) <= len(graph.labels)
+        assert all(0 <= a < len(changed.labels) and (b, a) in edges for a, b in edges)
+        expected_nodes = len(graph.labels) - int(0.3 * len(graph.labels))
         if name in ("drop", "subgraph"):
-            assert len(found.labels) == kept
+            assert len(changed.labels) == expected_nodes
         if name == "mask":
-            assert (found.labels < 0).sum() == len(graph.labels) - kept
+            assert (changed.labels < 0).sum() == len(graph.labels) - expected_nodes
         if name == "identity":
-            assert found is graph
+            assert changed is graph
 
 
 def test_a_subgraph_of_a_connected_graph_is_connected() -> None:
     for seed in range(10):
-        found = CHANGES["subgraph"](ring_of([0] * 12), 0.4, np.random.default_rng(seed))
+        subgraph = CHANGES["subgraph"](ring_of([0] * 12), 0.4, np.random.default_rng(seed))
         reached = {0}
-        for _ in found.labels:
-            reached |= {b for a, b in found.edges.tolist() if a in reached}
-        assert len(reached) == len(found.labels) == 8
+        for _ in subgraph.labels:
+            reached |= {b for a, b in subgraph.edges.tolist() if a in reached}
+        assert len(reached) == len(subgraph.labels) == 8
 
 
 def test_views_are_a_function_of_seed_epoch_instance_and_view() -> None:
     graphs, make = some(8), Perturb()
     index = np.arange(8)
-    whole = make.view(graphs, 3, 1, index, 0)
+    views = make.view(graphs, 3, 1, index, 0)
     part = make.view(graphs[2:5], 3, 1, index[2:5], 0)
-    for a, b in zip(whole[2:5], part, strict=True):
+    for a, b in zip(views[2:5], part, strict=True):
         assert np.array_equal(a.labels, b.labels)
         assert np.array_equal(a.edges, b.edges)
-    other = make.view(graphs, 3, 1, index, 1)
-    assert any(not np.array_equal(a.edges, b.edges) for a, b in zip(whole, other, strict=True))
+    second_views = make.view(graphs, 3, 1, index, 1)
+    assert any(not np.array_equal(a.edges, b.edges) for a, b in zip(views, second_views, strict=True))
 
 
 def test_packing_loses_nothing() -> None:
     graphs = some(5)
     for graph, table in zip(graphs, packed(graphs, 60).numpy(), strict=True):
-        found = unpacked(table)
-        assert np.array_equal(found.labels, graph.labels)
-        assert np.array_equal(found.edges, graph.edges)
+        unpacked_graphs = unpacked(table)
+        assert np.array_equal(unpacked_graphs.labels, graph.labels)
+        assert np.array_equal(unpacked_graphs.edges, graph.edges)
     labels, edges, of = flattened(packed(graphs, 60))
     assert labels.tolist() == np.concatenate([g.labels for g in graphs]).tolist()
     assert of.tolist() == [n for n, g in enumerate(graphs) for _ in g.labels]
@@ -155,7 +155,7 @@ def test_a_network_does_not_see_the_order_of_nodes_nor_the_other_graphs(name: st
     graphs = some(4)
     order = np.random.default_rng(1).permutation(len(graphs[2].labels))
     turned = [*graphs[:2], graphs[2].subgraph(order), graphs[3]]
-    ours, theirs = (network(packed(each, 60)) for each in (graphs, turned))
+    ours, theirs = (network(packed(collection, 60)) for collection in (graphs, turned))
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(network(packed(graphs[2:3], 40)), ours[2:3], rtol=1e-10, atol=1e-10)
     hidden = Graph(np.full_like(graphs[0].labels, -1), graphs[0].edges)
@@ -163,7 +163,8 @@ def test_a_network_does_not_see_the_order_of_nodes_nor_the_other_graphs(name: st
 
 
 def test_gin_is_its_equation() -> None:
-    """Xu et al. 2019, Eq. 4.1 with eps = 0: MLP(x_i + sum over neighbours), then ReLU and batch norm; a graph is the sum."""
+    """Xu et al. 2019, Eq. 4.1 with eps = 0: MLP(x_i + sum over neighbours), then ReLU and batch norm;
+    summed."""
     torch.manual_seed(0)
     network = graph_network("gin-small", 3).double().eval()
     (graph,) = some(1)
@@ -171,20 +172,20 @@ def test_gin_is_its_equation() -> None:
     adjacency = torch.zeros(len(x), len(x), dtype=torch.float64)
     adjacency[tuple(torch.from_numpy(graph.edges.T))] = 1
     layer: nn.Module = network.layers[0].nn  # type: ignore[assignment]
-    wanted = network.norms[0](F.relu(layer(x + adjacency @ x))).sum(dim=0)
-    torch.testing.assert_close(network(packed([graph], 40))[0], wanted)
+    expected = network.norms[0](F.relu(layer(x + adjacency @ x))).sum(dim=0)
+    torch.testing.assert_close(network(packed([graph], 40))[0], expected)
 
 
 def infograph(nodes: int | None = None) -> InfoGraph:
     torch.manual_seed(0)
-    seen = InputSpec(lambda view: graph_network("gin-small", 3), ((8, 3),), {"nodes": 8})
+    input_spec = InputSpec(lambda view: graph_network("gin-small", 3), ((8, 3),), {"nodes": 8})
     plan = HeadConfig(head="mlp-plain", hidden=8, dim=6)
-    return InfoGraph.from_config(plan, seen, nodes=nodes).double()
+    return InfoGraph.from_config(plan, input_spec, nodes=nodes).double()
 
 
 @pytest.mark.parametrize(("form", "bound"), [("js", JensenShannon()), ("nce", InfoNCE())])
 def test_infograph_equals_its_loss_written_out(form: str, bound: AbstractBound) -> None:
-    """Sun et al. 2020, Eq. 4: every node with its own graph's summary, against the nodes of all other graphs."""
+    """Sun et al. 2020, Eq. 4: every node with its graph's summary, against the nodes of all other graphs."""
     role, graphs = infograph(), some(5)
     view = packed(graphs, 60)
     outcome = Method(role, Dot(), InBatch("one"), Everyone(), bound)(Batch((view,), torch.arange(5)))
@@ -193,26 +194,26 @@ def test_infograph_equals_its_loss_written_out(form: str, bound: AbstractBound) 
     score = summary @ role.place(features).T  # (graph, node)
     terms = []
     for node, graph in enumerate(of.tolist()):
-        own, others = score[graph, node], score[graph][of != graph]
+        positive_score, negative_scores = score[graph, node], score[graph][of != graph]
         if form == "js":
-            terms.append(-F.softplus(-own) - F.softplus(others).mean())
+            terms.append(-F.softplus(-positive_score) - F.softplus(negative_scores).mean())
         else:
-            both = torch.cat([own[None], others])
-            terms.append(own - both.logsumexp(0) + math.log(len(both)))
-    wanted = torch.stack(terms).mean()
-    found = (outcome.ceiling or 0.0) - outcome.loss
-    torch.testing.assert_close(found, wanted)
-    assert outcome.ceiling is None or float(wanted.detach()) <= outcome.ceiling
+            all_scores = torch.cat([positive_score[None], negative_scores])
+            terms.append(positive_score - all_scores.logsumexp(0) + math.log(len(all_scores)))
+    expected = torch.stack(terms).mean()
+    value = (outcome.ceiling or 0.0) - outcome.loss
+    torch.testing.assert_close(value, expected)
+    assert outcome.ceiling is None or float(expected.detach()) <= outcome.ceiling
 
 
-def test_drawn_nodes_are_so_many_of_each_graph() -> None:
+def test_drawn_nodes_are_the_same_number_per_graph() -> None:
     role, graphs = infograph(nodes=3), some(6)
     torch.manual_seed(1)
     encoded = role.encode(Batch((packed(graphs, 60),), torch.arange(6)), (0,), (0,))
     assert Counter(encoded.instance[0].tolist()) == dict.fromkeys(range(6), 3)
     assert encoded.anchors[0].shape == encoded.keys[0].shape
-    again = role.eval().encode(Batch((packed(graphs, 60),), torch.arange(6)), (0,), (0,))
-    assert len(again.keys[0]) == sum(len(graph.labels) for graph in graphs)
+    repeated = role.eval().encode(Batch((packed(graphs, 60),), torch.arange(6)), (0,), (0,))
+    assert len(repeated.keys[0]) == sum(len(graph.labels) for graph in graphs)
 
 
 def slow_wl(graph: Graph, iterations: int) -> Counter[str]:
@@ -220,8 +221,8 @@ def slow_wl(graph: Graph, iterations: int) -> Counter[str]:
     label = {node: str(value) for node, value in enumerate(graph.labels.tolist())}
     counts = Counter(f"0 {value}" for value in label.values())
     for round_ in range(1, 1 + iterations):
-        near = {n: sorted(label[b] for a, b in graph.edges.tolist() if a == n) for n in label}
-        label = {n: f"({label[n]}|{','.join(near[n])})" for n in label}
+        neighbour_labels = {n: sorted(label[b] for a, b in graph.edges.tolist() if a == n) for n in label}
+        label = {n: f"({label[n]}|{','.join(neighbour_labels[n])})" for n in label}
         counts.update(f"{round_} {value}" for value in label.values())
     return counts
 
@@ -251,8 +252,8 @@ def test_svm_protocol_of_graph_features() -> None:
         search = GridSearchCV(SVC(gamma=gamma), {"C": [10.0**p for p in range(-3, 4)]}, cv=5)
         search.fit(x[fit], labels[fit])
         right.append(search.score(x[test], labels[test]))
-    found = svm_scores(rbf_kernel(x), labels, seed=4, repeats=1)
-    assert found["top1"] == pytest.approx(float(np.mean(right)))
+    result = svm_scores(rbf_kernel(x), labels, seed=4, repeats=1)
+    assert result["top1"] == pytest.approx(float(np.mean(right)))
 
 
 SMALL = {
@@ -280,32 +281,32 @@ def test_graph_run_trains_resumes_and_is_evaluated(
 ) -> None:
     folder = write_tu(tmp_path / "toy", some(), [n % 2 for n in range(24)])
     run = pretrain(recipe, str(folder), tmp_path / "run", config={**SMALL, **changes}, quiet=True)
-    again = pretrain(recipe, str(folder), tmp_path / "run", config={**SMALL, **changes}, quiet=True)
+    resumed = pretrain(recipe, str(folder), tmp_path / "run", config={**SMALL, **changes}, quiet=True)
     view = packed(some(4), 60)
-    assert torch.equal(run.encoder().eval()(view), again.encoder().eval()(view))
+    assert torch.equal(run.encoder().eval()(view), resumed.encoder().eval()(view))
     if recipe == "graphcl":
-        found = evaluate_run(run, protocols=["knn"], baselines=True)
-        assert 0 <= found["svm"]["top1"] <= 1
-        assert set(found["baselines"]) == {"labels", "weisfeiler-lehman", "untrained"}
-        assert found["baselines"]["weisfeiler-lehman"]["svm"]["top1"] > 0.8  # a chord is seen in two steps
+        result = evaluate_run(run, protocols=["knn"], baselines=True)
+        assert 0 <= result["svm"]["top1"] <= 1
+        assert set(result["baselines"]) == {"labels", "weisfeiler-lehman", "untrained"}
+        assert result["baselines"]["weisfeiler-lehman"]["svm"]["top1"] > 0.8  # a chord is seen in two steps
 
 
 def test_graphs_are_drawn() -> None:
-    known = GRAPH.reader.example_description(4)
-    pictures = GRAPH.presenter.pictures(some(4), known)
-    shown = GRAPH.presenter.view_pictures(None, packed(some(4), 60), known)
-    for one, two in zip(pictures, shown, strict=True):
+    description = GRAPH.reader.example_description(4)
+    pictures = GRAPH.presenter.pictures(some(4), description)
+    drawings = GRAPH.presenter.view_pictures(None, packed(some(4), 60), description)
+    for one, two in zip(pictures, drawings, strict=True):
         assert one.size == (96, 96)
         assert len(one.getcolors(10_000) or []) > 3
         assert np.array_equal(np.asarray(one), np.asarray(two))
 
 
-class Items:
+class GraphItems:
     """torch_geometric's kind of data set."""
 
     def __init__(self, graphs: list[Graph]) -> None:
         data = need("torch_geometric.data")
-        self.held = [
+        self.graphs = [
             data.Data(
                 x=F.one_hot(torch.from_numpy(g.labels), 3).float(),
                 edge_index=torch.from_numpy(g.edges.T.copy()),
@@ -315,15 +316,15 @@ class Items:
         ]
 
     def __len__(self) -> int:
-        return len(self.held)
+        return len(self.graphs)
 
     def __getitem__(self, place: int) -> object:
-        return self.held[place]
+        return self.graphs[place]
 
 
 def test_torch_geometric_s_data_are_graphs() -> None:
     graphs = some(6)
-    data = open_data(Items(graphs))
+    data = open_data(GraphItems(graphs))
     assert data.modality == "graph"
     for ours, theirs in zip(data.load(np.arange(6)), graphs, strict=True):
         assert np.array_equal(ours.labels, theirs.labels)
@@ -332,7 +333,8 @@ def test_torch_geometric_s_data_are_graphs() -> None:
 
 @pytest.mark.skipif(not SHARED.exists(), reason="../shared/data is not here")
 def test_mutag_has_its_published_statistics(tmp_path: Path) -> None:
-    """188 graphs of 17.93 nodes and 19.79 edges on average, 7 node labels, 125 of class 1 (Morris et al. 2020)."""
+    """188 graphs of 17.93 nodes and 19.79 edges on average, 7 node labels, 125 of class 1 (Morris et al.
+    2020)."""
     import tarfile
 
     with tarfile.open(SHARED) as archive:
@@ -346,7 +348,7 @@ def test_mutag_has_its_published_statistics(tmp_path: Path) -> None:
     assert described.node_labels == 7
 
 
-def test_nothing_changes_a_graph_that_identity_sees() -> None:
+def test_identity_views_change_no_graph() -> None:
     (graph,) = some(1)
     assert identity(graph, 0.5, np.random.default_rng(0)) is graph
     with pytest.raises(UserError, match=r"views.changes was \['cut'\]; expected some of drop"):

@@ -1,4 +1,4 @@
-"""One suite for every modality: what is opened, described, seen, embedded, compared and shown, by the object alone."""
+"""One suite for every modality: opening, description, views, networks, baselines and pictures."""
 
 import wave
 from collections.abc import Callable
@@ -105,57 +105,59 @@ def choice_of(data: DataSet) -> dict[str, Any]:
 
 def test_description_round_trips_through_json(opened: DataSet) -> None:
     modality = modality_of(opened)
-    known = modality.reader.describe(opened, None)
-    assert modality.reader.description(known.as_plain()) == known
-    assert (known.fingerprint, known.instances) == (opened.fingerprint, len(opened))
-    assert known.of(opened.subset(np.arange(5))).instances == 5
-    known.check_alike(opened, "run")
+    description = modality.reader.describe(opened, None)
+    assert modality.reader.description(description.as_plain()) == description
+    assert (description.fingerprint, description.instances) == (opened.fingerprint, len(opened))
+    assert description.of(opened.subset(np.arange(5))).instances == 5
+    description.check_alike(opened, "run")
 
 
 def test_views_are_functions_of_seed_epoch_and_index(opened: DataSet) -> None:
     modality, choice = modality_of(opened), choice_of(opened)
     views = modality.views.training(choice, modality.reader.describe(opened, None), CPU)
     rows = np.array([7, 2, 5])
-    whole, again = (views(opened.load(rows), 3, 1, rows) for _ in range(2))
-    assert len(whole) == choice["count"]
-    for first, second in zip(whole, again, strict=True):
+    full, repeated = (views(opened.load(rows), 3, 1, rows) for _ in range(2))
+    assert len(full) == choice["count"]
+    for first, second in zip(full, repeated, strict=True):
         assert torch.equal(first, second)
-    other = views(opened.load(rows), 3, 2, rows)
-    assert not all(torch.equal(a, b) for a, b in zip(whole, other, strict=True))
+    next_epoch = views(opened.load(rows), 3, 2, rows)
+    assert not all(torch.equal(a, b) for a, b in zip(full, next_epoch, strict=True))
     part = views(opened.load(rows[1:]), 3, 1, rows[1:])
-    for first, second in zip(whole, part, strict=True):
+    for first, second in zip(full, part, strict=True):
         assert torch.equal(first[1:, ..., : second.shape[-1]], second)
 
 
-def test_its_networks_embed_the_plain_view(opened: DataSet) -> None:
+def test_networks_embed_the_plain_view(opened: DataSet) -> None:
     modality, choice = modality_of(opened), choice_of(opened)
-    known = modality.reader.describe(opened, None)
+    description = modality.reader.describe(opened, None)
     rows = np.arange(len(opened))
-    plain = modality.views.plain_view(choice, known, CPU)
-    (shown,) = plain(opened.load(rows), 0, 0, rows)
-    assert all(len(view) == len(rows) for view in plain.as_views(shown, choice["count"]))
-    assert " at 0x" not in repr(plain)
+    show = modality.views.plain_view(choice, description, CPU)
+    (inputs,) = show(opened.load(rows), 0, 0, rows)
+    assert all(len(view) == len(rows) for view in show.as_views(inputs, choice["count"]))
+    assert " at 0x" not in repr(show)
     for name in {modality.networks.smallest, modality.networks.default}:
-        body = modality.networks.inputs(modality.check_network(name), choice, known).body(0).eval()
-        assert body(shown).shape == (len(rows), body.dim)
+        body = modality.networks.inputs(modality.check_network(name), choice, description).body(0).eval()
+        assert body(inputs).shape == (len(rows), body.dim)
     with pytest.raises(UserError, match="backbone was 'resnet9'"):
         modality.check_network("resnet9")
 
 
-def test_baselines_and_pictures_are_there_for_each_instance(opened: DataSet) -> None:
+def test_baselines_and_pictures_exist_for_each_instance(opened: DataSet) -> None:
     modality, choice = modality_of(opened), choice_of(opened)
-    known = modality.reader.describe(opened, None)
+    description = modality.reader.describe(opened, None)
     rows = np.arange(4)
-    baselines = modality.presenter.baselines(modality.views.plain_view(choice, known, CPU))
+    baselines = modality.presenter.baselines(modality.views.plain_view(choice, description, CPU))
     assert set(baselines) == set(modality.presenter.baseline_titles)
     for features in baselines.values():
-        found = features(opened)
-        assert len(found) == len(opened)
-        assert found.isfinite().all()
-    shown = modality.presenter.pictures(opened.load(rows), known)
-    views = modality.views.training(choice, known, CPU)
-    drawn = modality.presenter.view_pictures(views, views(opened.load(rows), 0, 0, rows)[0], known)
-    for pictures in (shown, drawn):
+        baseline = features(opened)
+        assert len(baseline) == len(opened)
+        assert baseline.isfinite().all()
+    drawings = modality.presenter.pictures(opened.load(rows), description)
+    views = modality.views.training(choice, description, CPU)
+    view_pictures = modality.presenter.view_pictures(
+        views, views(opened.load(rows), 0, 0, rows)[0], description
+    )
+    for pictures in (drawings, view_pictures):
         assert [type(picture) for picture in pictures] == [Image.Image] * 4
         assert all(picture.mode == "RGB" for picture in pictures)
 
@@ -164,12 +166,12 @@ def test_example_descriptions_build_every_network() -> None:
     for modality in MODALITIES.values():
         choice = modality.views.check({"name": modality.views.default})
         with torch.device("meta"):
-            seen = modality.networks.inputs(
+            input_spec = modality.networks.inputs(
                 modality.networks.smallest, choice, modality.reader.example_description(5)
             )
-            assert seen.body(0).dim
-        assert len(seen.shapes) == choice["count"]
-        assert seen.context["instances"] == 5
+            assert input_spec.body(0).dim
+        assert len(input_spec.shapes) == choice["count"]
+        assert input_spec.context["instances"] == 5
 
 
 def test_names_of_views_belong_to_one_modality() -> None:
@@ -182,8 +184,8 @@ def test_names_of_views_belong_to_one_modality() -> None:
 
 
 def test_data_an_encoder_would_misread_are_refused(tmp_path: Path) -> None:
-    known = MODALITIES["vectors"].reader.describe(open_data(np.zeros((5, 3))), None)
+    description = MODALITIES["vectors"].reader.describe(open_data(np.zeros((5, 3))), None)
     with pytest.raises(UserError, match="has 4 features but RUN was trained on 3"):
-        known.check_alike(open_data(np.zeros((5, 4))), "RUN")
+        description.check_alike(open_data(np.zeros((5, 4))), "RUN")
     with pytest.raises(UserError, match="image_size is not an option of recordings"):
         open_data(recordings(tmp_path), image_size=8)

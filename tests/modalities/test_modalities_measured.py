@@ -1,4 +1,5 @@
-"""What views do to pictures: each number by loops over pixels, the share of the image by the boxes that were drawn."""
+"""What views do to pictures: each number equals loops over pixels; the shares are those of the drawn
+boxes."""
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ def views_of(*augments: Augment, channels: int = 3) -> Views:
     return Views(list(augments), 12, (0.5,) * channels, (0.25,) * channels)
 
 
-PLAIN = pipelines("none", 12)[0]
+UNCHANGED = pipelines("none", 12)[0]
 
 
 def test_the_measures_are_what_loops_over_pixels_say() -> None:
@@ -34,9 +35,9 @@ def test_the_measures_are_what_loops_over_pixels_say() -> None:
 
 
 def test_a_view_that_changes_nothing_measures_the_same() -> None:
-    found = picture_measures(pixels(6), views_of(PLAIN), 0, np.arange(6))
-    assert [one.title for one in found] == ["Share of the image", "Brightness", "Contrast", "Colour"]
-    for one in found:
+    measures = picture_measures(pixels(6), views_of(UNCHANGED), 0, np.arange(6))
+    assert [one.title for one in measures] == ["Share of the image", "Brightness", "Contrast", "Colour"]
+    for one in measures:
         np.testing.assert_allclose(one.views, one.originals, atol=1e-6)
 
 
@@ -51,16 +52,16 @@ def test_the_share_is_that_of_the_boxes_and_both_views_count() -> None:
 
 def test_view_measures_show_what_views_change() -> None:
     grey = Augment(crop=0.0, crop_ratio=(1.0, 1.0), flip=0.0, jitter=0.0, greyscale=1.0, blur=0.0)
-    found = {one.title: one for one in picture_measures(pixels(6), views_of(grey), 0, np.arange(6))}
-    assert found["Colour"].views.max() < 1e-9
-    assert found["Colour"].originals.min() > 0.3
-    np.testing.assert_allclose(found["Brightness"].views, found["Brightness"].originals, atol=0.01)
+    measures = {one.title: one for one in picture_measures(pixels(6), views_of(grey), 0, np.arange(6))}
+    assert measures["Colour"].views.max() < 1e-9
+    assert measures["Colour"].originals.min() > 0.3
+    np.testing.assert_allclose(measures["Brightness"].views, measures["Brightness"].originals, atol=0.01)
 
 
 def test_grey_pictures_have_no_colour_and_split_channels_no_brightness() -> None:
-    grey = picture_measures(pixels(4, channels=1), views_of(PLAIN, channels=1), 0, np.arange(4))
+    grey = picture_measures(pixels(4, channels=1), views_of(UNCHANGED, channels=1), 0, np.arange(4))
     assert [one.title for one in grey] == ["Share of the image", "Brightness", "Contrast"]
-    split = Views([PLAIN, PLAIN], 12, (0.5,) * 3, (0.25,) * 3, colours="lab", aligned=True)
+    split = Views([UNCHANGED, UNCHANGED], 12, (0.5,) * 3, (0.25,) * 3, colours="lab", aligned=True)
     assert [one.title for one in picture_measures(pixels(4), split, 0, np.arange(4))] == [
         "Share of the image"
     ]

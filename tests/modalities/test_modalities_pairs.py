@@ -1,4 +1,5 @@
-"""Pairs: two columns of anything, a network for each; clip and siglip against losses written out; retrieval against a slow count."""
+"""Pairs: two columns, a network for each; clip and siglip equal losses written out, retrieval a slow
+count."""
 
 import io
 import math
@@ -65,8 +66,8 @@ def test_two_columns_are_two_sets_of_the_same_rows(tmp_path: Path) -> None:
     pixels, words = data.subset(np.array([5, 2])).load(np.array([0, 1]))
     assert pixels.data[:, 0, 0, 0].tolist() == [(37 * 5) % 256, 74]
     symbols = data.sides[1].symbols
-    said = ["".join(symbols[s] for s in row[:n]) for row, n in zip(words.data, words.length, strict=True)]
-    assert said == ["a bright one", "a dark one"]
+    captions = ["".join(symbols[s] for s in row[:n]) for row, n in zip(words.data, words.length, strict=True)]
+    assert captions == ["a bright one", "a dark one"]
 
 
 def test_csv_columns_can_be_joined_and_their_modality_named(tmp_path: Path) -> None:
@@ -111,12 +112,13 @@ def embedded(method: Method, batch: Batch) -> list[Tensor]:
 def test_clip_is_open_clips_loss() -> None:
     method, batch = two(nf.Cosine(nf.learnt(0.07)), InfoNCE())
     u, v = embedded(method, batch)
-    wanted = ClipLoss()(u, v, torch.tensor(1 / 0.07, dtype=torch.float64))
-    torch.testing.assert_close(method(batch).loss, wanted)
+    expected = ClipLoss()(u, v, torch.tensor(1 / 0.07, dtype=torch.float64))
+    torch.testing.assert_close(method(batch).loss, expected)
 
 
 def test_siglip_is_open_clips_loss_with_log_nu_in_the_bias() -> None:
-    """BinaryNCE's logit is f - log nu: SigLIP's with bias b is ours with b + log nu (Zhai et al. 2023, Eq. 1)."""
+    """BinaryNCE's logit is f - log nu: SigLIP with bias b is ours with b + log nu (Zhai et al. 2023, Eq.
+    1)."""
     method, batch = two(nf.Cosine(nf.learnt(0.1), nf.learnt(-10 + math.log(5))), BinaryNCE())
     u, v = embedded(method, batch)
     scale, bias = torch.tensor([10.0, -10.0], dtype=torch.float64)
@@ -126,22 +128,24 @@ def test_siglip_is_open_clips_loss_with_log_nu_in_the_bias() -> None:
 def test_retrieval_counts_as_by_hand() -> None:
     """Rows 0 and 2 share a caption, so there are three to be found."""
     scores = torch.tensor([[3.0, 1, 3, 0], [2, 1, 2, 0], [0, 5, 0, 9], [1, 2, 1, 4]])
-    found = retrieval_figures(scores, np.array([0, 1, 0, 2]))
-    assert found["top1"] == 2 / 4  # rows 0 and 3; row 1 takes caption 0, row 2 caption 2
-    assert found["top5"] == 1.0
-    # caption 0 finds row 0; caption 1 finds row 2, which is caption 0's; caption 2 finds row 2, which is not its own
-    assert found["back_top1"] == pytest.approx(1 / 3)
-    assert found["chance"] == pytest.approx(1 / 3)
-    assert found["back_chance"] == pytest.approx((0.5 + 0.25 + 0.25) / 3)
+    figures = retrieval_figures(scores, np.array([0, 1, 0, 2]))
+    assert figures["top1"] == 2 / 4  # rows 0 and 3; row 1 takes caption 0, row 2 caption 2
+    assert figures["top5"] == 1.0
+    # caption 0 retrieves row 0; caption 1 retrieves row 2, which is caption 0's; caption 2 retrieves row 2,
+    # wrong
+    assert figures["back_top1"] == pytest.approx(1 / 3)
+    assert figures["chance"] == pytest.approx(1 / 3)
+    assert figures["back_chance"] == pytest.approx((0.5 + 0.25 + 0.25) / 3)
 
 
 def test_constant_scores_retrieve_at_chance() -> None:
-    """Equal scores come in random order: a collapsed pair of networks is at chance both ways, and what is not finite is no figure."""
+    """Equal scores are ordered at random: collapsed networks are at chance, and non-finite scores give no
+    figure."""
     second = np.repeat(np.arange(10), 3)
-    found = retrieval_figures(torch.zeros(30, 30), second)
-    assert found["top1"] == pytest.approx(found["chance"])
-    assert found["top5"] == pytest.approx(0.5)
-    assert found["back_top1"] == pytest.approx(found["back_chance"])
+    figures = retrieval_figures(torch.zeros(30, 30), second)
+    assert figures["top1"] == pytest.approx(figures["chance"])
+    assert figures["top5"] == pytest.approx(0.5)
+    assert figures["back_top1"] == pytest.approx(figures["back_chance"])
     with pytest.raises(UserError, match="not finite"):
         retrieval_figures(torch.full((30, 30), torch.nan), second)
 
@@ -149,11 +153,11 @@ def test_constant_scores_retrieve_at_chance() -> None:
 def test_captions_of_unknown_symbols_are_different_captions(tmp_path: Path) -> None:
     (tmp_path / "seen.csv").write_text("a,c\n" + "".join(f"{n},{'ab'[n % 2]}\n" for n in range(8)))
     (tmp_path / "new.csv").write_text("a,c\n0,αβ\n1,γδ\n2,αβ\n3,εζ\n")
-    seen: Any = open_data(f"pairs:{tmp_path}/seen.csv:a,c")
-    known = PAIRS.reader.describe(seen, None)
-    new: Any = PAIRS.reader.open_spec(f"pairs:{tmp_path}/new.csv:a,c", {"known": known})
+    training_pairs: Any = open_data(f"pairs:{tmp_path}/seen.csv:a,c")
+    description = PAIRS.reader.describe(training_pairs, None)
+    new: Any = PAIRS.reader.open_spec(f"pairs:{tmp_path}/new.csv:a,c", {"known": description})
     assert new.store.equal.tolist() == [0, 1, 0, 2]
-    assert seen.store.equal.tolist() == [0, 1] * 4
+    assert training_pairs.store.equal.tolist() == [0, 1] * 4
 
 
 SMALL = {"batch_size": 16, "workers": 0, "probe_every": 0, "encoders.dim": 8, "backbone": "both-small"}
@@ -164,8 +168,8 @@ def test_numbers_find_their_partners(tmp_path: Path, recipe: str) -> None:
     spec = numbers(tmp_path / "n.npz")
     settings = {**SMALL, "epochs": 20, "views.augment": False, "lr": 0.01}
     run = pretrain(recipe, spec, tmp_path / "run", config=settings, quiet=True)
-    found = evaluate_run(run, baselines=True)
-    learned, untrained = found["retrieval"], found["baselines"]["untrained"]["retrieval"]
+    result = evaluate_run(run, baselines=True)
+    learned, untrained = result["retrieval"], result["baselines"]["untrained"]["retrieval"]
     assert learned["chance"] == pytest.approx(1 / 96)
     assert learned["top5"] > 0.5 > 3 * untrained["top5"]
     assert any("temperature" in key for key in run.metrics[-1])  # what is learnt is logged
@@ -175,11 +179,11 @@ def test_pictures_and_words_train_and_resume(tmp_path: Path) -> None:
     spec = pictures_and_words(tmp_path / "p.parquet")
     settings = {**SMALL, "epochs": 1, "image_size": 16}
     run = pretrain("clip", spec, tmp_path / "run", config=settings, quiet=True)
-    again = pretrain("clip", spec, tmp_path / "run", config=settings, quiet=True)
-    assert run.facts["step"] == again.facts["step"] == 3
-    found = evaluate_run(again, spec, protocols=["knn"])
-    assert found["retrieval"]["different"] == 2
-    assert 0 <= found["knn"]["top1"] <= 1
+    resumed = pretrain("clip", spec, tmp_path / "run", config=settings, quiet=True)
+    assert run.facts["step"] == resumed.facts["step"] == 3
+    result = evaluate_run(resumed, spec, protocols=["knn"])
+    assert result["retrieval"]["different"] == 2
+    assert 0 <= result["knn"]["top1"] <= 1
 
 
 @pytest.mark.parametrize(
@@ -196,7 +200,7 @@ def test_parts_that_do_not_go_with_pairs_are_refused(changes: dict[str, Any], se
 
 
 def table_of_paths(folder: Path, rows: int = 48, absolute: bool = False) -> str:
-    """photos.csv beside pictures/, with their paths and captions."""
+    """photos.csv next to pictures/, with their paths and captions."""
     (folder / "pictures").mkdir(parents=True)
     lines = ["image,caption"]
     for row in range(rows):
@@ -217,8 +221,8 @@ def test_column_of_paths_is_read_as_pictures(absolute: bool, tmp_path: Path) -> 
     assert [side.modality for side in by_path.sides] == ["image", "text"]
     rows = np.arange(48)
     np.testing.assert_array_equal(by_path.load(rows)[0].data, by_bytes.load(rows)[0].data)
-    other = open_data(table_of_paths(tmp_path / "b"), known=PAIRS.reader.describe(by_path, 16))
-    np.testing.assert_array_equal(other.load(rows)[0].data, by_bytes.load(rows)[0].data)
+    second = open_data(table_of_paths(tmp_path / "b"), known=PAIRS.reader.describe(by_path, 16))
+    np.testing.assert_array_equal(second.load(rows)[0].data, by_bytes.load(rows)[0].data)
 
 
 def test_unreadable_path_is_quarantined(tmp_path: Path) -> None:
@@ -255,7 +259,7 @@ def test_files_with_a_wrong_suffix_are_refused(tmp_path: Path) -> None:
     assert "no picture" not in str(problem.value)
 
 
-def test_words_that_end_like_files_now_and_then_stay_words(tmp_path: Path) -> None:
+def test_words_that_sometimes_end_like_files_stay_words(tmp_path: Path) -> None:
     words = ["see cat.jpg", "a dog", "a bird", "a horse.png", "a fish"]
     (tmp_path / "t.csv").write_text("a,b\n" + "".join(f"{word},{row}\n" for row, word in enumerate(words)))
     assert open_data(f"pairs:{tmp_path / 't.csv'}:a,b").sides[0].modality == "text"

@@ -20,13 +20,15 @@ CPU = torch.device("cpu")
 
 
 def counting(n: int, **more: int) -> TimeSeries:
-    """Row t holds t, so that a window says when it is."""
+    """Row t holds t, so that a window shows its time."""
     return time_series(np.arange(n, dtype=np.float64), **more)
 
 
 def times(views: tuple[torch.Tensor, ...], data: TimeSeries) -> list[np.ndarray]:
-    known: Any = TIME_SERIES.reader.describe(data, None)
-    return [np.rint(view.numpy()[..., 0] * known.std[0] + known.mean[0]).astype(int) for view in views]
+    description: Any = TIME_SERIES.reader.describe(data, None)
+    return [
+        np.rint(view.numpy()[..., 0] * description.std[0] + description.mean[0]).astype(int) for view in views
+    ]
 
 
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 9))
@@ -39,12 +41,12 @@ def test_a_neighbour_is_at_most_offset_rows_away_and_never_the_time_itself(
     choice = TIME_SERIES.views.check({"name": "neighbouring", "window": window, "offset": offset})
     views = TIME_SERIES.views.training(choice, TIME_SERIES.reader.describe(data, None), CPU)
     rows = np.arange(len(data))
-    own, other = times(views(data.load(rows), 3, epoch, rows), data)
-    np.testing.assert_array_equal(own, rows[:, None] + offset + np.arange(window))
-    np.testing.assert_array_equal(np.diff(other, axis=1), 1)  # rows one after another
-    apart = other[:, 0] - own[:, 0]
-    assert (np.abs(apart) <= offset).all()
-    assert (apart != 0).all()
+    anchor, neighbour = times(views(data.load(rows), 3, epoch, rows), data)
+    np.testing.assert_array_equal(anchor, rows[:, None] + offset + np.arange(window))
+    np.testing.assert_array_equal(np.diff(neighbour, axis=1), 1)  # rows one after another
+    distances = neighbour[:, 0] - anchor[:, 0]
+    assert (np.abs(distances) <= offset).all()
+    assert (distances != 0).all()
 
 
 def test_every_neighbour_is_as_likely() -> None:
@@ -53,8 +55,8 @@ def test_every_neighbour_is_as_likely() -> None:
     choice = TIME_SERIES.views.check({"name": "neighbouring", "window": 1, "offset": 3})
     rows = np.arange(len(data))
     views = TIME_SERIES.views.training(choice, TIME_SERIES.reader.describe(data, None), CPU)
-    own, other = times(views(data.load(rows), 0, 0, rows), data)
-    counts = np.bincount((other - own)[:, 0] + 3, minlength=7)
+    anchor, neighbour = times(views(data.load(rows), 0, 0, rows), data)
+    counts = np.bincount((neighbour - anchor)[:, 0] + 3, minlength=7)
     assert counts[3] == 0
     expected = len(data) / 6
     assert ((counts[[0, 1, 2, 4, 5, 6]] - expected) ** 2 / expected).sum() < 36.0
@@ -74,15 +76,15 @@ def test_windows_stay_within_their_series_and_carry_the_label_of_their_middle() 
 def test_held_out_windows_share_no_row_with_training(seed: int) -> None:
     owner = np.repeat([0, 1], [200, 2000])
     data = time_series(np.arange(2200), labels=np.arange(2200) % 2, series=owner, window=5, offset=4)
-    rest, held = data.parts(0.2, seed)
-    assert not {*data.load(rest).ravel()} & {*data.load(held).ravel()}
-    whole = np.asarray(data.cut_from)
+    rest, holdout = data.parts(0.2, seed)
+    assert not {*data.load(rest).ravel()} & {*data.load(holdout).ravel()}
+    all_rows = np.asarray(data.cut_from)
     for series, stretches in (
         (0, 1),
         (1, 7),
     ):  # of a long series several stretches, in which all of its times are
-        mine = held[whole[held] == series]
-        assert abs(len(mine) / (whole == series).sum() - 0.2) < 0.05
+        mine = holdout[all_rows[holdout] == series]
+        assert abs(len(mine) / (all_rows == series).sum() - 0.2) < 0.05
         assert (np.diff(mine) > 1).sum() + 1 == stretches
     assert len(rest) > 0.5 * len(data)
 
@@ -90,16 +92,16 @@ def test_held_out_windows_share_no_row_with_training(seed: int) -> None:
 def test_classes_missing_in_training_are_not_tested() -> None:
     data = time_series(np.arange(600), labels=np.repeat([0, 1, 2], [260, 30, 310]), window=2, offset=2)
     for seed in range(5):
-        rest, held = data.parts(0.2, seed)
+        rest, holdout = data.parts(0.2, seed)
         labels = np.asarray(data.labels)
-        assert {*labels[held]} <= {*labels[rest]}
+        assert {*labels[holdout]} <= {*labels[rest]}
 
 
 def test_invalid_files_are_refused_with_a_reason(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     table.write_text("a,b,label\n" + "\n".join(f"{t},{t * t},{'xy'[t % 2]}" for t in range(50)))
-    found = open_data(f"series:{table}")
-    assert (len(found), found.width, found.classes) == (50 - 30 + 1, 2, ("x", "y"))
+    opened = open_data(f"series:{table}")
+    assert (len(opened), opened.width, opened.classes) == (50 - 30 + 1, 2, ("x", "y"))
     np.savez(tmp_path / "t.npz", x=np.ones((50, 2)), labels=np.arange(50) % 3)
     assert len(open_data(f"series:{tmp_path / 't.npz'}")) == 21
     with pytest.raises(UserError, match="no series is longer than 30 rows"):
@@ -118,22 +120,22 @@ def test_invalid_files_are_refused_with_a_reason(tmp_path: Path) -> None:
 
 
 def test_one_command_learns_a_slow_motion_and_claims_nothing(tmp_path: Path) -> None:
-    """Of a slow and a fast hidden angle, each seen by half of the channels, contrast in time keeps the slow one; overlapping windows of
-    one series are no independent draws, so no estimate on them is proven."""
+    """Of a slow and a fast hidden angle, each seen by half of the channels, contrast in time keeps the slow
+    one; overlapping windows of one series are no independent draws, so no estimate on them is proven."""
     rng = np.random.default_rng(0)
     slow, fast = np.cumsum(rng.normal(0, 0.05, 1500)), np.cumsum(rng.normal(0, 2.0, 1500))
     channels = [np.cos(slow), np.sin(slow), np.cos(fast), np.sin(fast)]
     rows = np.stack(channels, axis=1) + rng.normal(0, 0.5, (1500, 4))
     labels = np.floor(slow % (2 * math.pi) / (math.pi / 2)).astype(int)
     data = time_series(rows, labels)
-    chosen: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "epochs": 3,
         "batch_size": 128,
         "backbone": "conv1d-small",
         "quiet": True,
         "probe_every": 1,
     }
-    run = nf.pretrain("cebra", data, tmp_path / "run", **chosen)
+    run = nf.pretrain("cebra", data, tmp_path / "run", **settings)
     claims = {row["status"] for row in run.metrics if row["kind"] == "held-out"}
     assert claims == {"not covered"}
     result = nf.evaluate(run, protocols=["linear"])

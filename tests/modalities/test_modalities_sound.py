@@ -15,7 +15,8 @@ from nearfar.modalities.sound.views import SoundWindows
 from nearfar.train.pretrain import pretrain
 
 SMALL: dict[str, Any] = {
-    "epochs": 2, "batch_size": 8, "workers": 0, "probe_every": 0, "views": {"samples": 400}, "encoders": {"dim": 16, "hidden": 16},
+    "epochs": 2, "batch_size": 8, "workers": 0, "probe_every": 0, "views": {"samples": 400},
+    "encoders": {"dim": 16, "hidden": 16},
 }  # fmt: skip
 
 
@@ -28,7 +29,8 @@ def tones(count: int = 32) -> Recordings:
     ]
     return Recordings(
         name="tones", fingerprint="tones", labels=labels, classes=("low", "high"),
-        paths=tuple(f"{n}.wav" for n in range(count)), store=SequenceStore(waves.__getitem__), rows=np.arange(count),
+        paths=tuple(f"{n}.wav" for n in range(count)), store=SequenceStore(waves.__getitem__),
+        rows=np.arange(count),
         rate=8000, lengths=np.array([len(wave) for wave in waves]),
     )  # fmt: skip
 
@@ -49,5 +51,5 @@ def test_recipes_written_for_images_learn_from_recordings(recipe: str, tmp_path:
     assert run.settings.backbone == "conv-gru"
     assert run.settings.views["name"] == "window"
     assert all(np.isfinite(row["loss"]) for row in run.metrics if row["kind"] == "train")
-    found = evaluate_run(run, protocols=("knn",), baselines=True)
-    assert set(found["baselines"]) == {"mfcc", "mfcc-moments", "untrained"}
+    result = evaluate_run(run, protocols=("knn",), baselines=True)
+    assert set(result["baselines"]) == {"mfcc", "mfcc-moments", "untrained"}

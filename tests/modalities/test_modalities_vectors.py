@@ -38,16 +38,18 @@ def blobs(count: int = 160, width: int = 12, seed: int = 0) -> tuple[np.ndarray,
 def test_noise_and_dropout_have_the_strength_they_are_given(noise: float, dropout: float, seed: int) -> None:
     """A kept feature is its standard score plus N(0, noise²), one left out is 0, its mean."""
     x = np.random.default_rng(1).normal(size=(400, 10)) * 7 + 3
-    known: Any = VECTORS.reader.describe(open_data(x), None)
-    views = Corrupted(Corrupt(noise, dropout), known, CPU)(x.astype(np.float32), seed, 0, np.arange(400))
-    (plain,) = Standardised(known, CPU)(x.astype(np.float32), 0, 0, np.arange(400))
-    torch.testing.assert_close(plain.mean(0), torch.zeros(10), atol=1e-5, rtol=0)
-    torch.testing.assert_close(plain.std(0, correction=0), torch.ones(10), atol=1e-4, rtol=0)
+    description: Any = VECTORS.reader.describe(open_data(x), None)
+    views = Corrupted(Corrupt(noise, dropout), description, CPU)(
+        x.astype(np.float32), seed, 0, np.arange(400)
+    )
+    (unchanged,) = Standardised(description, CPU)(x.astype(np.float32), 0, 0, np.arange(400))
+    torch.testing.assert_close(unchanged.mean(0), torch.zeros(10), atol=1e-5, rtol=0)
+    torch.testing.assert_close(unchanged.std(0, correction=0), torch.ones(10), atol=1e-4, rtol=0)
     for view in views:
         gone = view == 0
         # 4000 draws: six standard errors
         assert abs(float(gone.double().mean()) - dropout) < 6 * (dropout * (1 - dropout) / 4000) ** 0.5 + 1e-3
-        moved = (view - plain)[~gone].double()
+        moved = (view - unchanged)[~gone].double()
         assert abs(float(moved.std()) - noise) < 6 * noise / (2 * len(moved)) ** 0.5 + 1e-5
     if noise > 1e-3:
         assert not torch.equal(*views)
@@ -77,7 +79,7 @@ def test_every_way_to_write_a_table_gives_the_same_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "message"),
     [
         ("a,b\n1,2\n3,", "1 rows have nothing in column 'b'"),
         ("a,b\n1,x\n3,y", "the column `b` is string"),
@@ -86,11 +88,11 @@ def test_every_way_to_write_a_table_gives_the_same_rows(tmp_path: Path) -> None:
         ("a,b\n1,2\n2,1e40", "row 1 holds a number that is beyond single precision"),
     ],
 )
-def test_unusable_table_is_refused(table: str, told: str, tmp_path: Path) -> None:
+def test_unusable_table_is_refused(table: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(table)
     with pytest.raises(UserError) as caught:
         open_data(tmp_path / "t.csv")
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "t.csv" in str(caught.value)
 
 
@@ -106,9 +108,9 @@ def test_simclr_learns_a_table_from_the_command_line(
     assert opened.settings.views == {
         "name": "corrupt", "noise": 0.5, "dropout": 0.2, "count": 2, "symmetric": True,
     }  # fmt: skip
-    found = evaluate_run(opened, baselines=True)
-    assert set(found["baselines"]) == {"numbers", "untrained"}
-    assert found["knn"]["top1"] > 0.8  # chance is 0.5
+    result = evaluate_run(opened, baselines=True)
+    assert set(result["baselines"]) == {"numbers", "untrained"}
+    assert result["knn"]["top1"] > 0.8  # chance is 0.5
     assert main(["report", run]) == 0
     page = (tmp_path / "run" / "report.html").read_text()
     assert "160 training vectors" in page

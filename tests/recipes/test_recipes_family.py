@@ -1,4 +1,4 @@
-"""Recipes that are one part away from another: each equals its paper written out in float64, and a peer's loss where there is one."""
+"""Recipes one part away from another: each equals its paper written out in float64, and a peer's loss."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -52,15 +52,15 @@ def agree(ours: Tensor, theirs: Tensor, weights: Sequence[Tensor], rtol: float =
 @pytest.mark.parametrize("chunk", [None, 3])
 def test_dcl_equals_lightly_up_to_a_constant(chunk: int | None) -> None:
     """Yeh et al. 2022, Eq. 6: minus UBA plus log of the number of negatives."""
-    net, shown = network(), batch()
+    net, sample = network(), batch()
     method = nf.Method(nf.Shared(net), nf.Cosine(T), nf.InBatch("both"), nf.Everyone(), nf.UBA(), chunk=chunk)
-    theirs = lightly.loss.DCLLoss(temperature=T)(*(net(view) for view in shown.views))
-    agree(method(shown).loss + math.log(2 * N - 2), theirs, list(net.parameters()))
+    theirs = lightly.loss.DCLLoss(temperature=T)(*(net(view) for view in sample.views))
+    agree(method(sample).loss + math.log(2 * N - 2), theirs, list(net.parameters()))
 
 
 def test_moco_v3_equals_cross_entropy_both_ways() -> None:
     """Chen et al. 2021, Alg. 1, without its factor 2 tau: ctr(q1, k2) + ctr(q2, k1), halved."""
-    net, shown, predictor = network(), batch(), linear_head(DIM, DIM).double()
+    net, sample, predictor = network(), batch(), linear_head(DIM, DIM).double()
     method = nf.Method(
         nf.Momentum(net, 0.99, predictor=predictor),
         nf.Cosine(0.2),
@@ -68,17 +68,18 @@ def test_moco_v3_equals_cross_entropy_both_ways() -> None:
         nf.Everyone(),
         nf.InfoNCE(),
     )
-    q = [F.normalize(predictor(net(view)), dim=1) for view in shown.views]
-    k = [F.normalize(net(view).detach(), dim=1) for view in shown.views]
+    q = [F.normalize(predictor(net(view)), dim=1) for view in sample.views]
+    k = [F.normalize(net(view).detach(), dim=1) for view in sample.views]
     theirs = torch.stack([F.cross_entropy(q[a] @ k[1 - a].T / 0.2, torch.arange(N)) for a in (0, 1)]).mean()
-    agree(method(shown).loss, theirs, [*net.parameters(), *predictor.parameters()])
+    agree(method(sample).loss, theirs, [*net.parameters(), *predictor.parameters()])
 
 
 @pytest.mark.parametrize("chunk", [None, 3])
 @pytest.mark.parametrize("form", ["out", "in"])
 def test_supcon_equals_both_of_its_forms(form: Literal["out", "in"], chunk: int | None) -> None:
-    """Khosla et al. 2020, Eq. 2 and 3 over 2N views, one anchor at a time. An unknown label is a class of its own."""
-    net, shown = network(), batch()
+    """Khosla et al. 2020, Eq. 2 and 3 over 2N views, one anchor at a time. An unknown label is its own
+    class."""
+    net, sample = network(), batch()
     method = nf.Method(
         nf.Shared(net),
         nf.Cosine(T),
@@ -87,19 +88,19 @@ def test_supcon_equals_both_of_its_forms(form: Literal["out", "in"], chunk: int 
         nf.SupCon(form),
         chunk=chunk,
     )
-    z = F.normalize(torch.cat([net(view) for view in shown.views]), dim=1)
+    z = F.normalize(torch.cat([net(view) for view in sample.views]), dim=1)
     classes = torch.where(LABELS < 0, 100 + torch.arange(N), LABELS).repeat(2)
     losses = []
     for i in range(2 * N):
-        others = [a for a in range(2 * N) if a != i]
-        positives = [a for a in others if classes[a] == classes[i]]
-        total = sum(torch.exp(z[i] @ z[a] / T) for a in others)
+        rest = [a for a in range(2 * N) if a != i]
+        positives = [a for a in rest if classes[a] == classes[i]]
+        total = sum(torch.exp(z[i] @ z[a] / T) for a in rest)
         shares = torch.stack([torch.exp(z[i] @ z[p] / T) / total for p in positives])
         losses.append(-(shares.log().mean() if form == "out" else shares.mean().log()))
     weights = list(net.parameters())
-    agree(method(shown).loss, torch.stack(losses).mean(), weights)
-    drop_in = SupConLoss(T, form=form)(torch.cat([net(view) for view in shown.views]), classes)
-    agree(method(shown).loss, drop_in, weights)
+    agree(method(sample).loss, torch.stack(losses).mean(), weights)
+    drop_in = SupConLoss(T, form=form)(torch.cat([net(view) for view in sample.views]), classes)
+    agree(method(sample).loss, drop_in, weights)
 
 
 def hard_negatives(views: tuple[Tensor, ...], net: nn.Module, beta: float, tau: float) -> Tensor:
@@ -107,9 +108,11 @@ def hard_negatives(views: tuple[Tensor, ...], net: nn.Module, beta: float, tau: 
     z = F.normalize(torch.cat([net(view) for view in views]), dim=1)
     losses = []
     for i in range(2 * N):
-        own = (i + N) % (2 * N)
-        negatives = torch.stack([torch.exp(z[i] @ z[a] / T) for a in range(2 * N) if a not in (i, own)])
-        positive = torch.exp(z[i] @ z[own] / T)
+        positive_row = (i + N) % (2 * N)
+        negatives = torch.stack(
+            [torch.exp(z[i] @ z[a] / T) for a in range(2 * N) if a not in (i, positive_row)]
+        )
+        positive = torch.exp(z[i] @ z[positive_row] / T)
         importance = negatives**beta
         weighted = (importance * negatives).sum() / importance.mean()
         count = 2 * N - 2
@@ -121,22 +124,23 @@ def hard_negatives(views: tuple[Tensor, ...], net: nn.Module, beta: float, tau: 
 @pytest.mark.parametrize("chunk", [None, 3])
 @pytest.mark.parametrize(("beta", "tau"), [(0.0, 0.1), (0.0, 0.7), (1.0, 0.0), (0.5, 0.1), (2.0, 0.3)])
 def test_debiased_and_hcl_equal_their_papers(beta: float, tau: float, chunk: int | None) -> None:
-    net, shown = network(), batch()
+    net, sample = network(), batch()
     select = nf.Everyone() if beta == 0 else nf.Hard(beta)
     method = nf.Method(
         nf.Shared(net), nf.Cosine(T), nf.InBatch("both"), select, nf.Debiased(tau), chunk=chunk
     )
-    theirs = hard_negatives(shown.views, net, beta, tau)
-    agree(method(shown).loss, theirs, list(net.parameters()), rtol=1e-8)
+    theirs = hard_negatives(sample.views, net, beta, tau)
+    agree(method(sample).loss, theirs, list(net.parameters()), rtol=1e-8)
 
 
 @pytest.mark.parametrize("chunk", [None, 3])
 def test_nnclr_equals_cross_entropy_over_neighbours(chunk: int | None) -> None:
-    """Dwibedi et al. 2021, the term over neighbours: -log e^(nn(z_i).p_i) / sum_k e^(nn(z_k).p_i), by a double loop."""
-    net, shown, predictor = network(), batch(), linear_head(DIM, DIM).double()
+    """Dwibedi et al. 2021, the term over neighbours: -log e^(nn(z_i).p_i) / sum_k e^(nn(z_k).p_i), by
+    loops."""
+    net, sample, predictor = network(), batch(), linear_head(DIM, DIM).double()
     support = nf.Support(12, dim=DIM).double()
-    held = F.normalize(torch.randn(9, DIM, dtype=torch.float64), dim=1)  # three places stay empty
-    support.queue.advance({0: held}, torch.arange(50, 59), START)
+    stored = F.normalize(torch.randn(9, DIM, dtype=torch.float64), dim=1)  # three places stay empty
+    support.queue.advance({0: stored}, torch.arange(50, 59), START)
     method = nf.Method(
         nf.Shared(net, stop_gradient=True, predictor=predictor),
         nf.Cosine(T),
@@ -145,37 +149,39 @@ def test_nnclr_equals_cross_entropy_over_neighbours(chunk: int | None) -> None:
         nf.InfoNCE(),
         chunk=chunk,
     )
-    z = [F.normalize(net(view).detach(), dim=1) for view in shown.views]
-    p = [F.normalize(predictor(net(view)), dim=1) for view in shown.views]
-    near = [
-        torch.stack([held[torch.stack([(row - q).norm() for q in held]).argmin()] for row in side])
+    z = [F.normalize(net(view).detach(), dim=1) for view in sample.views]
+    p = [F.normalize(predictor(net(view)), dim=1) for view in sample.views]
+    nearest = [
+        torch.stack([stored[torch.stack([(row - q).norm() for q in stored]).argmin()] for row in side])
         for side in z
     ]
-    theirs = torch.stack([F.cross_entropy(p[a] @ near[1 - a].T / T, torch.arange(N)) for a in (0, 1)]).mean()
-    agree(method(shown).loss, theirs, [*net.parameters(), *predictor.parameters()])
+    theirs = torch.stack(
+        [F.cross_entropy(p[a] @ nearest[1 - a].T / T, torch.arange(N)) for a in (0, 1)]
+    ).mean()
+    agree(method(sample).loss, theirs, [*net.parameters(), *predictor.parameters()])
 
 
 def test_a_support_without_a_width_takes_that_of_its_keys() -> None:
-    net, shown = network(), batch()
+    net, sample = network(), batch()
     support = nf.Support(N).double()
     method = nf.Method(nf.Shared(net), nf.Cosine(T), support, nf.Everyone(), nf.InfoNCE())
-    outcome = method(shown)  # nobody is there yet: every key stands for itself
-    plain = nf.Method(
+    outcome = method(shown)  # the support is empty: every key is its own neighbour
+    baseline = nf.Method(
         nf.Shared(net, stop_gradient=True), nf.Cosine(T), nf.InBatch("one"), nf.Everyone(), nf.InfoNCE()
     )
-    torch.testing.assert_close(outcome.loss, plain(shown).loss)
+    torch.testing.assert_close(outcome.loss, baseline(sample).loss)
     method.advance(outcome)
     assert support.queue.embedding.shape == (N, DIM)
 
 
 def test_a_support_holds_one_view_and_forgets_the_oldest() -> None:
-    net, shown = network(), batch()
+    net, sample = network(), batch()
     support = nf.Support(N + 4, dim=DIM).double()
     method = nf.Method(nf.Shared(net), nf.Cosine(T), support, nf.Everyone(), nf.InfoNCE())
     for _ in range(2):
-        method.advance(method(shown))
+        method.advance(method(sample))
     assert sorted(support.queue.index.tolist()) == sorted([*range(N), *range(N - 4, N)])
-    rows = F.normalize(net(shown.views[0]), dim=1).detach()
+    rows = F.normalize(net(sample.views[0]), dim=1).detach()
     torch.testing.assert_close(support.nearest(rows, 0), rows)  # each is there itself by now
     with pytest.raises(nf.UserError, match=r"Queue\(size=4\) is smaller than the batch of 10"):
         nf.Method(
@@ -195,8 +201,9 @@ SELECTIONS: dict[str, Callable[[], AbstractSelection]] = {
 @pytest.mark.parametrize("bound", BOUNDS)
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_a_chunk_changes_nothing(selection: str, bound: str) -> None:
-    """Value and gradient of every bound under positives by label and weighted negatives, whole and three anchors at a time."""
-    net, shown = network(), batch()
+    """Value and gradient of every bound with label positives and weighted negatives, whole and in chunks of
+    three."""
+    net, sample = network(), batch()
     results = []
     for chunk in (None, 3):
         method = nf.Method(
@@ -207,10 +214,10 @@ def test_a_chunk_changes_nothing(selection: str, bound: str) -> None:
             BOUNDS[bound](),
             chunk=chunk,
         )
-        loss = method(shown).loss
+        loss = method(sample).loss
         results.append((loss, *torch.autograd.grad(loss, list(net.parameters()))))
-    for whole, chunked in zip(*results, strict=True):
-        torch.testing.assert_close(chunked, whole, rtol=1e-9, atol=1e-11)
+    for full, chunked in zip(*results, strict=True):
+        torch.testing.assert_close(chunked, full, rtol=1e-9, atol=1e-11)
 
 
 def test_a_chain_is_its_parts_in_turn() -> None:
@@ -223,31 +230,34 @@ def test_a_chain_is_its_parts_in_turn() -> None:
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 3.0])
-def test_weights_have_mean_one_over_those_who_count(beta: float) -> None:
+def test_weights_of_counted_candidates_have_mean_one(beta: float) -> None:
     values = torch.randn(6, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    kept = torch.rand(6, 9, generator=torch.Generator().manual_seed(1)) < 0.6
-    kept[2] = False
-    weighted = nf.Hard(beta)(nf.Scores.of(values[:, 0], values, kept)).negative
+    allowed = torch.rand(6, 9, generator=torch.Generator().manual_seed(1)) < 0.6
+    allowed[2] = False
+    weighted = nf.Hard(beta)(nf.Scores.of(values[:, 0], values, allowed)).negative
     sums = weighted.sum_of(torch.ones_like)
     torch.testing.assert_close(sums, weighted.count())
     expected = [
         (row[mask] ** 1 * (beta * row[mask]).exp()).sum() / (beta * row[mask]).exp().mean()
         if mask.any()
         else 0.0
-        for row, mask in zip(values, kept, strict=True)
+        for row, mask in zip(values, allowed, strict=True)
     ]
     torch.testing.assert_close(
         weighted.sum_of(lambda f: f), torch.tensor([float(e) for e in expected], dtype=torch.float64)
     )
 
 
-def test_every_name_of_the_contract_is_a_recipe() -> None:
-    own = ["moco-v3", "dcl", "supcon", "hcl", "debiased", "nnclr", "vicreg", "sigreg"]
+def test_every_documented_name_is_a_recipe() -> None:
+    further = ["moco-v3", "dcl", "supcon", "hcl", "debiased", "nnclr", "vicreg", "sigreg"]
     without = {"vicreg", "sigreg"}
     ruled = [
-        f"{name}-{s}" for name in own if name not in without for s in ("ring", "ball", "cave", "neighbours")
+        f"{name}-{s}"
+        for name in further
+        if name not in without
+        for s in ("ring", "ball", "cave", "neighbours")
     ]
-    assert {*own, *ruled} <= set(RECIPES)
+    assert {*further, *ruled} <= set(RECIPES)
     assert not any(name.startswith(("vicreg-", "sigreg-")) for name in RECIPES)
     assert RECIPES["supcon-ring"].choices["selection"]["name"] == "labelled+ring"
     assert RECIPES["hcl-cave"].choices["selection"]["name"] == "cave+hard"

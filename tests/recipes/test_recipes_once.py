@@ -28,7 +28,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each of these was called, wherever it was imported to; the real ones are called through."""
     counter: Counter[str] = Counter()
 
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+    def counting(function: Callable[..., Any]) -> Callable[..., Any]:
         def count(*arguments: Any, **keywords: Any) -> Any:
             counter[function.__name__] += 1
             return function(*arguments, **keywords)
@@ -36,7 +36,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return count
 
     for function in (resolving.resolve, resolving.check, building.build_method):
-        wrapper = counted(function)
+        wrapper = counting(function)
         for name, module in list(sys.modules.items()):
             if name.startswith("nearfar") and vars(module).get(function.__name__) is function:
                 monkeypatch.setattr(module, function.__name__, wrapper)
@@ -56,25 +56,25 @@ def test_a_fresh_and_a_resumed_run_check_and_build_once(tmp_path: Path, calls: C
 
 
 def test_networks_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a fresh run and a resumed one: the encoders are built around a network once, and no network is built to check settings."""
-    made: list[bool] = []
+    """Fresh or resumed, encoders are built around a network once; no network is built to check settings."""
+    builds: list[bool] = []
     make = HeadConfig.network
 
     def count(self: HeadConfig, *arguments: Any, **keywords: Any) -> nn.Module:
         network = make(self, *arguments, **keywords)
-        made.append(any(weight.is_meta for weight in network.parameters()))
+        builds.append(any(weight.is_meta for weight in network.parameters()))
         return network
 
     monkeypatch.setattr(HeadConfig, "network", count)
     images = np.random.default_rng(0).integers(0, 255, (48, 16, 16, 3), dtype=np.uint8)
     options: dict[str, Any] = {"epochs": 2, "batch_size": 16, "quiet": True, "backbone": "resnet8-w8"}
     for max_time in (1e-3, None):
-        made.clear()
+        builds.clear()
         try:
             nf.pretrain("simclr", images, tmp_path / "run", max_time=max_time, **options)
         except nf.Stopped:
             assert max_time is not None
-        assert made == [False]
+        assert builds == [False]
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -93,19 +93,20 @@ def test_parts_hold_the_settings_they_were_made_with(name: str) -> None:
 
 
 def test_a_method_of_planned_parts_trains_like_its_recipe(tmp_path: Path) -> None:
-    """`moco(size=64)` is a method: it trains as the recipe does with that setting, and the run needs no object to be opened."""
+    """`moco(size=64)` is a method: it trains like the recipe with that setting, and its run opens without
+    it."""
     images = np.random.default_rng(0).integers(0, 255, (48, 16, 16, 3), dtype=np.uint8)
     options: dict[str, Any] = {"epochs": 1, "batch_size": 16, "quiet": True, "backbone": "resnet8-w8"}
-    named = nf.pretrain("moco", images, tmp_path / "named", negatives={"size": 64}, **options)
+    from_settings = nf.pretrain("moco", images, tmp_path / "named", negatives={"size": 64}, **options)
     typed = nf.pretrain(moco(size=64), images, tmp_path / "typed", **options)
     opened = nf.Run.open(tmp_path / "typed")
     assert typed.settings.recipe == "own"
-    assert {**typed.settings.as_plain(), "recipe": "moco"} == named.settings.as_plain()
-    first, second = (run.method().state_dict() for run in (named, opened))
+    assert {**typed.settings.as_plain(), "recipe": "moco"} == from_settings.settings.as_plain()
+    first, second = (run.method().state_dict() for run in (from_settings, opened))
     assert all(torch.equal(value, second[key]) for key, value in first.items())
 
 
-def test_a_planned_method_takes_a_bound_of_the_caller(tmp_path: Path) -> None:
+def test_a_planned_method_takes_a_bound_from_the_caller(tmp_path: Path) -> None:
     class Doubled(nf.InfoNCE):
         def __call__(self, scores: nf.Scores, progress: Any = None) -> torch.Tensor:
             return 2 * super().__call__(scores, progress)

@@ -27,18 +27,18 @@ def page(entries: dict[str, CompleteRecipe]) -> str:
     return methods_page(entries)
 
 
-def test_the_page_in_the_docs_is_the_one_the_recipes_make(page: str) -> None:
-    kept = (DOCS / "methods.md").read_text(encoding="utf-8")
-    assert kept == page, "the recipes changed: nearfar recipes --markdown > docs/methods.md"
+def test_the_committed_page_is_up_to_date(page: str) -> None:
+    stored = (DOCS / "methods.md").read_text(encoding="utf-8")
+    assert stored == page, "the recipes changed: nearfar recipes --markdown > docs/methods.md"
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_every_part_carries_its_line(room: str) -> None:
+def test_every_part_has_a_line(room: str) -> None:
     assert all(isinstance(getattr(part, "equation", None), str) for part in ROOMS[room].values())
 
 
-def test_every_line_takes_the_settings_its_part_has() -> None:
-    """A name in braces that the part does not have would stop the page; a brace left over would show in it."""
+def test_every_line_uses_settings_of_its_part() -> None:
+    """An unknown name in braces would stop the page; a remaining brace would show in it."""
     changes = {room: list(parts) for room, parts in ROOMS.items()}
     for room in ("critic", "negatives", "selection", "bound"):
         for name in changes[room]:
@@ -64,8 +64,10 @@ def test_every_recipe_is_on_the_page_with_its_claim(entries: dict[str, CompleteR
 
 
 @pytest.mark.parametrize("name", ["simclr", "moco", "instdisc-ring", "end-to-end-ball", "byol"])
-def test_a_claim_is_that_of_the_method_itself(name: str, entries: dict[str, CompleteRecipe]) -> None:
-    """Built without memory or with, the method says the same."""
+def test_a_certificate_on_the_page_is_that_of_the_method(
+    name: str, entries: dict[str, CompleteRecipe]
+) -> None:
+    """The certificate is the same with and without the method's memory."""
     settings = resolve(name, "DATA", {"backbone": "resnet8-w16"})
     method = fresh_method(settings, settings.modality.reader.example_description(10_000))
     assert entries[name].certificate() == method.eval().certificate(
@@ -87,7 +89,7 @@ def test_variants_are_those_that_a_rule_makes(entries: dict[str, CompleteRecipe]
 def test_local_aggregation_keeps_its_close_neighbours_whatever_its_negatives(
     entries: dict[str, CompleteRecipe],
 ) -> None:
-    """Under every selection those of the anchor's clusters are positives, told so in the equation."""
+    """Under every selection, members of the anchor's clusters are positives in the equation."""
     for selection in ("ring", "ball", "cave", "neighbours"):
         assert "sum over C" in equation_of(entries[f"la-{selection}"].choices)["who counts"]
     assert entries["la-cave"].choices["selection"]["close"] == entries["la"].choices["selection"]["clusters"]
@@ -107,16 +109,16 @@ def test_equations_hold_the_settings_in_force() -> None:
 
 def test_the_command_prints_one_recipe_in_full(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes", "moco-ring"]) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for key in (*CHOICES, "claims", "objective", "who counts", "command"):
-        assert f"\n  {key:<10} " in shown
-    assert "nearfar pretrain moco-ring photos/ --out runs/moco-ring" in shown
+        assert f"\n  {key:<10} " in output
+    assert "nearfar pretrain moco-ring photos/ --out runs/moco-ring" in output
 
 
 def test_the_command_lists_all_with_their_claims(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes", "--all"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.count("\n  claims     ") == len(RECIPES)
+    output = capsys.readouterr().out
+    assert output.count("\n  claims     ") == len(RECIPES)
 
 
 def test_the_command_gives_each_base_method_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +154,7 @@ def test_the_page_is_of_all(words: list[str], capsys: pytest.CaptureFixture[str]
     assert "--markdown" in capsys.readouterr().err
 
 
-def test_a_setting_that_changes_the_equation_is_said() -> None:
+def test_settings_that_change_the_equation_are_shown() -> None:
     def equation(recipe: str, **changes: object) -> dict[str, str]:
         settings = resolve(recipe, "x", changes)
         return equation_of({room: getattr(settings, room) for room in CHOICES})

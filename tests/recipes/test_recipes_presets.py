@@ -1,4 +1,4 @@
-"""Presets: a paper's settings over the recipe's, under the user's; every one of them makes settings that are complete."""
+"""Presets: a paper's settings override the recipe's and are overridden by the user's; each is complete."""
 
 import pytest
 
@@ -14,25 +14,25 @@ EVERY = [(name, recipe) for name in PRESETS for recipe in RECIPES if method_of(n
 
 @pytest.mark.parametrize(("name", "recipe"), EVERY)
 def test_every_preset_is_complete_for_its_methods_and_their_variants(name: str, recipe: str) -> None:
-    found = resolve(recipe, "DATA", {"preset": name})
-    assert found.preset == name
-    plain = found.as_plain()
+    settings = resolve(recipe, "DATA", {"preset": name})
+    assert settings.preset == name
+    document = settings.as_plain()
     for key, value in preset_for(name, recipe).items():
         room, _, inside = {"temperature": "critic.temperature"}.get(key, key).partition(".")
-        got = plain[room][inside] if inside else plain[room]
+        got = document[room][inside] if inside else document[room]
         assert str(parse_value(got)) == str(parse_value(value)) if "(" in str(value) else got == value, key
 
 
-def test_what_is_set_goes_over_a_preset_and_a_preset_over_the_recipe() -> None:
+def test_settings_override_presets_and_presets_the_recipe() -> None:
     """Wu et al. 2021, sec. 5: SGD, 0.03, 300 epochs; the ring narrows in 100 of them."""
-    plain, ours = resolve("moco-ring", "DATA"), resolve("moco-ring", "DATA", {"preset": "wu2021"})
+    baseline, ours = resolve("moco-ring", "DATA"), resolve("moco-ring", "DATA", {"preset": "wu2021"})
     mine = resolve("moco-ring", "DATA", {"epochs": 7}, {"preset": "wu2021", "lr": 0.5})
-    assert (plain.optimizer, ours.optimizer, mine.optimizer) == ("adamw", "sgd", "sgd")
+    assert (baseline.optimizer, ours.optimizer, mine.optimizer) == ("adamw", "sgd", "sgd")
     assert (ours.epochs, mine.epochs) == (300, 7)
     assert ours.selection["lower"].written() == "linear(0.0,0.9,100.0)"
-    assert ours.selection["upper"] == plain.selection["upper"]  # not told, so ours
+    assert ours.selection["upper"] == plain.selection["upper"]  # not in the paper, so ours
     assert mine.lr == 0.5
-    assert resolve("moco-ring", "DATA", {"preset": "none"}).as_plain() == plain.as_plain()
+    assert resolve("moco-ring", "DATA", {"preset": "none"}).as_plain() == baseline.as_plain()
 
 
 def test_a_variant_takes_its_own_methods_preset() -> None:
@@ -51,7 +51,7 @@ def test_what_a_preset_adds_to_a_selection_is_shown(capsys: pytest.CaptureFixtur
     )  # of ImageNet all but 4,096 (Wu et al. 2020, App. D)
 
 
-def test_cmcs_rate_makes_the_papers_steps_of_a_loss_that_is_half_the_papers() -> None:
+def test_the_learning_rate_of_cmc_gives_the_papers_steps() -> None:
     """SGD: lr (g + d w) with g = G / 2, lr = 2 L and d = D / 2 is L (G + D w)."""
     summed, rate = (
         resolve("instdisc", "DATA", {"preset": "wu2021"}),
@@ -69,6 +69,8 @@ def test_cmcs_rate_makes_the_papers_steps_of_a_loss_that_is_half_the_papers() ->
         (3, "moco", "3 is not one of the presets"),
     ],
 )
-def test_a_preset_that_does_not_fit_says_what_does(name: object, recipe: str, sentence: str) -> None:
+def test_an_unsuitable_preset_is_refused_with_the_suitable_ones(
+    name: object, recipe: str, sentence: str
+) -> None:
     with pytest.raises(UserError, match=sentence):
         resolve(recipe, "DATA", {"preset": name})

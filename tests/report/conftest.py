@@ -73,11 +73,11 @@ class Dimmed:
     def __call__(self, pixels: Pixels, seed: int, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
         return tuple(self._view(pixels, uniforms(seed, epoch, index, view, 2)) for view in range(2))
 
-    def _view(self, pixels: Pixels, drawn: np.ndarray) -> Tensor:
+    def _view(self, pixels: Pixels, brightness: np.ndarray) -> Tensor:
         images = torch.from_numpy(pixels.data).permute(0, 3, 1, 2).float() / 255
         moved = [
             torch.roll(image, int(5 * move) - 2, dims=-1) * (0.5 + 0.5 * light)
-            for image, (move, light) in zip(images, drawn, strict=True)
+            for image, (move, light) in zip(images, brightness, strict=True)
         ]
         return (torch.stack(moved) - 0.5) / 0.25
 
@@ -115,7 +115,7 @@ def evaluated(
     """A result as `evaluate_run` writes it (a test compares the two shapes), of so much accuracy."""
 
     def figures(top1: float, top5: float, answers: bool = True) -> dict[str, Any]:
-        """Of 2,000 answers with so many right at once, and so many among the first five."""
+        """2,000 answers with the given numbers of top-1 and top-5 hits."""
         labels = torch.arange(2000) % 10
         ranked = (labels[:, None] + torch.arange(1, 6)) % 10
         ranked[: round(top5 * 2000), 4] = labels[: round(top5 * 2000)]
@@ -175,7 +175,7 @@ def metric_rows(count: int, per_epoch: int = 40, start: float = 6.2) -> list[dic
 
 
 @dataclass(frozen=True)
-class SmallRun:
+class ReportedRun:
     path: Path
     metrics: list[dict[str, Any]] = field(default_factory=lambda: metric_rows(400))
     evaluation: dict[str, Any] | None = field(default_factory=lambda: EVALUATION)
@@ -245,21 +245,21 @@ class SmallRun:
 
 
 @pytest.fixture
-def make_run(tmp_path: Path) -> Callable[..., SmallRun]:
+def make_run(tmp_path: Path) -> Callable[..., ReportedRun]:
     """A run folder with env.json, by any of SmallRun's fields."""
 
-    def make(name: str = "digits-simclr", **fields: Any) -> SmallRun:
+    def make(name: str = "digits-simclr", **fields: Any) -> ReportedRun:
         path = tmp_path / name
         path.mkdir(parents=True, exist_ok=True)
         (path / "env.json").write_text(json.dumps(ENVIRONMENT))
-        return replace(SmallRun(path), **fields)
+        return replace(ReportedRun(path), **fields)
 
     return make
 
 
 @pytest.fixture(scope="session")
 def ring_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """MoCo-Ring with ML-CPC, trained: every part the real one. An epoch fills its queue with every digit once."""
+    """MoCo-Ring with ML-CPC, trained with real parts. An epoch fills its queue with every digit once."""
     config = {
         "backbone": "resnet8-w16",
         "batch_size": 128,
@@ -321,7 +321,7 @@ class Page:
         self._waiting = b""
         self._count = 0
         self._session: str | None = None
-        self.heard: list[dict[str, Any]] = []
+        self.messages: list[dict[str, Any]] = []
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -334,7 +334,7 @@ class Page:
             message["sessionId"] = self._session
         os.write(self._commands, json.dumps(message).encode() + b"\0")
         while (answer := self._next()).get("id") != self._count:
-            self.heard.append(answer)
+            self.messages.append(answer)
         assert "error" not in answer, f"{method}: {answer['error']}"
         return answer["result"]
 
@@ -357,10 +357,10 @@ class Page:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
-        before = len(self.heard)
+        start = len(self.messages)
         self.ask("Page.navigate", url=url)
-        while not any(message.get("method") == "Page.loadEventFired" for message in self.heard[before:]):
-            self.heard.append(self._next())
+        while not any(message.get("method") == "Page.loadEventFired" for message in self.messages[start:]):
+            self.messages.append(self._next())
 
     def value(self, script: str) -> Any:
         """What the script evaluates to, as JSON would carry it."""
@@ -373,22 +373,22 @@ class Page:
 
     def complaints(self) -> list[str]:
         """Errors and warnings of the console, refusals of the policy, exceptions."""
-        said = []
-        for message in self.heard:
+        complaints = []
+        for message in self.messages:
             method, params = message.get("method"), message.get("params", {})
             if method == "Runtime.exceptionThrown":
-                said.append(str(params["exceptionDetails"]))
+                complaints.append(str(params["exceptionDetails"]))
             elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
-                said.append(params["entry"]["text"])
+                complaints.append(params["entry"]["text"])
             elif method == "Runtime.consoleAPICalled":
-                said.append(str(params["args"]))
-        return said
+                complaints.append(str(params["args"]))
+        return complaints
 
     def requests(self) -> list[str]:
-        """Everything the page asked for that is not in itself."""
+        """Every request of the page for something outside it."""
         sent = (
             m["params"]["request"]["url"]
-            for m in self.heard
+            for m in self.messages
             if m.get("method") == "Network.requestWillBeSent"
         )
         return [url for url in sent if not url.startswith(("data:", "about:"))]
@@ -437,5 +437,5 @@ def chromium() -> Iterator[Page]:
 @pytest.fixture
 def browser(chromium: Page) -> Page:
     """The browser with nothing heard yet."""
-    chromium.heard.clear()
+    chromium.messages.clear()
     return chromium

@@ -36,8 +36,8 @@ def test_nothing_complains_is_fetched_or_overflows(
         for width, height, dark in SCREENS:
             browser.open(file.as_uri(), width, height, dark)
             browser.value("document.querySelectorAll('details').forEach(d => d.open = true)")
-            wide = browser.value("[document.documentElement.scrollWidth, innerWidth]")
-            assert wide[0] <= wide[1] == width, f"{file.name} scrolls sideways at {width}"
+            widths = browser.value("[document.documentElement.scrollWidth, innerWidth]")
+            assert widths[0] <= widths[1] == width, f"{file.name} scrolls sideways at {width}"
     assert browser.complaints() == []
     assert set(browser.requests()) == {one.as_uri(), several.as_uri()}
 
@@ -50,7 +50,8 @@ _LEAST_CONTRAST = """
     return Array.from(canvas.getImageData(0, 0, 1, 1).data);
   };
   const light = (c) => {
-    const [r, g, b] = c.map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = c.map((v) => linear(v / 255));
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const behind = (node) => {
@@ -90,21 +91,21 @@ def test_a_real_run_is_shown_without_complaint(browser: Page, tmp_path: Path) ->
     assert browser.complaints() == []
     assert [url for url in browser.requests() if not url.startswith(("file:", "data:"))] == []
     assert browser.value("document.documentElement.scrollWidth <= innerWidth")
-    shown = browser.value("document.body.innerText")
+    text = browser.value("document.body.innerText")
     for word in ("simclr", "untrained", "raw pixels", "in-batch", "infonce", "not covered"):
-        assert word in shown.lower()
+        assert word in text.lower()
 
 
 def test_a_selection_is_shown_without_complaint(browser: Page, ring_run: Any, tmp_path: Path) -> None:
-    """MoCo-Ring with ML-CPC: edges, histogram, table and pictures, on a phone and on a desk, to be read by anyone."""
+    """MoCo-Ring with ML-CPC: edges, histogram, table and pictures are readable on a phone and a desktop."""
     page = write_report([ring_run], tmp_path / "report.html", points=60)
     for width, dark in ((390, False), (1280, True)):
         browser.open(page.as_uri(), width=width, dark=dark)
         assert browser.value("document.documentElement.scrollWidth <= innerWidth")
-        least, text = browser.value(_LEAST_CONTRAST)
-        assert least >= 4.5, f"{text!r} has a contrast of {least:.2f}"
+        contrast, text = browser.value(_LEAST_CONTRAST)
+        assert contrast >= 4.5, f"{text!r} has a contrast of {contrast:.2f}"
     assert browser.complaints() == []
-    shown = browser.value("document.body.innerText")
+    page_text = browser.value("document.body.innerText")
     for words in (
         "Which negatives count",
         "Edges of the selection",
@@ -112,22 +113,25 @@ def test_a_selection_is_shown_without_complaint(browser: Page, ring_run: Any, tm
         "bound.alpha",
         "Wu et al. 2021, Thm 3.1",
     ):
-        assert words in shown
+        assert words in page_text
     assert browser.value("document.querySelectorAll('.case').length") == 5
     assert browser.value(
         "[...document.querySelectorAll('.case img')].every(i => i.alt && i.naturalWidth > 0)"
     )
-    drawn = "[...document.querySelectorAll('section')].find(s => s.querySelector('.case')).querySelectorAll('.charts.pair [role=img][aria-label]')"
-    assert browser.value(f"{drawn}.length") == 2
+    charts = (
+        "[...document.querySelectorAll('section')].find(s => "
+        "s.querySelector('.case')).querySelectorAll('.charts.pair [role=img][aria-label]')"
+    )
+    assert browser.value(f"{charts}.length") == 2
 
 
 def test_all_words_can_be_read_in_light_and_dark(browser: Page, several: Path) -> None:
-    """WCAG AA asks for 4.5 to 1."""
+    """WCAG AA requires 4.5 to 1."""
     for dark, paper in ((False, "rgb(250, 249, 246)"), (True, "rgb(18, 20, 24)")):
         browser.open(several.as_uri(), dark=dark)
         assert browser.value("getComputedStyle(document.body).backgroundColor") == paper
-        least, text = browser.value(_LEAST_CONTRAST)
-        assert least >= 4.5, f"{text!r} has a contrast of {least:.2f}"
+        contrast, text = browser.value(_LEAST_CONTRAST)
+        assert contrast >= 4.5, f"{text!r} has a contrast of {contrast:.2f}"
 
 
 def test_evil_names_stay_text_in_the_browser(
@@ -149,7 +153,7 @@ def test_evil_names_stay_text_in_the_browser(
 def test_the_policy_refuses_a_foreign_script_and_the_network(
     browser: Page, make_run: Make, tmp_path: Path
 ) -> None:
-    """What would happen if a name slipped through: nothing, and the listeners of this test would hear of it."""
+    """If a name slipped through, it would do nothing, and the listeners of this test would record it."""
     file = write_report([make_run()], tmp_path / "r.html")
     evil = "<script>window.hacked = 1</script><img src='http://localhost:9/x.png'></body>"
     file.write_text(file.read_text().replace("</body>", evil))

@@ -12,9 +12,9 @@ from nearfar.report.facts import Curve
 
 
 def curve(*values: float) -> Curve:
-    made = curve_of(enumerate(values))
-    assert made is not None
-    return made
+    built = curve_of(enumerate(values))
+    assert built is not None
+    return built
 
 
 def ids(svg: str) -> list[str]:

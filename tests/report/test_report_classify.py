@@ -13,7 +13,7 @@ from nearfar.parts.selections import Ball, Cave, Everyone, Neighbours, Ring
 from nearfar.report.classify import ABSENT, CLOSE, DROPPED, EASY, KEPT, PULLED, classify_candidates
 
 
-def asked(values: np.ndarray, offered: np.ndarray, index: np.ndarray) -> tuple[Scores, Context]:
+def scores_and_context(values: np.ndarray, offered: np.ndarray, index: np.ndarray) -> tuple[Scores, Context]:
     """Scores of anchors 0, 1, ... with candidates of these instances."""
     anchors = torch.arange(len(values))
     tensors = torch.from_numpy(values), torch.from_numpy(offered)
@@ -33,7 +33,7 @@ def tables(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 
 
 def by_full_sort(values: np.ndarray, offered: np.ndarray, lower: float, upper: float) -> np.ndarray:
-    """The contract: in rising order, ties by position, places round(lower K) to round(upper K) - 1, at least one."""
+    """In rising order, ties by position: places round(lower K) to round(upper K) - 1, at least one."""
     group = np.full(values.shape, ABSENT)
     for row in range(len(values)):
         ranked = sorted(np.flatnonzero(offered[row]), key=lambda place: (values[row, place], place))
@@ -51,24 +51,24 @@ def test_a_ring_and_a_ball_group_as_a_full_sort_does(
     table: tuple[np.ndarray, np.ndarray], edges: list[float]
 ) -> None:
     values, offered = table
-    scores, context = asked(values, offered, np.arange(values.shape[1]) + 100)
+    scores, context = scores_and_context(values, offered, np.arange(values.shape[1]) + 100)
     for selection, upper in ((Ring(edges[0], edges[1]), edges[1]), (Ball(edges[0]), 1.0)):
-        found = classify_candidates(selection, scores, context, by_rank=True)
-        np.testing.assert_array_equal(found.group, by_full_sort(values, offered, edges[0], upper))
-        np.testing.assert_array_equal(found.score, values)
+        classes = classify_candidates(selection, scores, context, by_rank=True)
+        np.testing.assert_array_equal(classes.group, by_full_sort(values, offered, edges[0], upper))
+        np.testing.assert_array_equal(classes.score, values)
 
 
 def test_everyone_keeps_all_that_are_offered() -> None:
     offered = np.array([[True, False, True]])
-    found = classify_candidates(
-        Everyone(), *asked(np.zeros((1, 3)), offered, np.array([7, 0, 8])), by_rank=False
+    classes = classify_candidates(
+        Everyone(), *scores_and_context(np.zeros((1, 3)), offered, np.array([7, 0, 8])), by_rank=False
     )
-    assert found.group.tolist() == [[KEPT, ABSENT, KEPT]]
+    assert classes.group.tolist() == [[KEPT, ABSENT, KEPT]]
 
 
 @pytest.mark.parametrize("spread", [1.0, 1e4])
 def test_a_cave_keeps_its_cluster_and_pulls_the_close_of_it(spread: float) -> None:
-    """Wu et al. 2021, App. F: negatives from the anchor's cluster, +C_i pulled, however far below the best it scores."""
+    """Wu et al. 2021, App. F: negatives from the anchor's cluster; +C_i is pulled, however low its scores."""
     rng = np.random.default_rng(0)
     index = np.arange(40)
     cave = Cave(clusters=4, close=12, runs=2, instances=40)
@@ -77,7 +77,7 @@ def test_a_cave_keeps_its_cluster_and_pulls_the_close_of_it(spread: float) -> No
     cave.close.ids = torch.from_numpy(rng.integers(0, 12, (2, 40)).astype(np.int32))
     offered = index[None, :] != np.arange(6)[:, None]
     values = spread * rng.standard_normal((6, 40))
-    found = classify_candidates(cave, *asked(values, offered, index), by_rank=False)
+    classes = classify_candidates(cave, *scores_and_context(values, offered, index), by_rank=False)
     for anchor in range(6):
         for candidate in range(40):
             mine, theirs = cave.close.ids[:, anchor], cave.close.ids[:, candidate]
@@ -87,7 +87,7 @@ def test_a_cave_keeps_its_cluster_and_pulls_the_close_of_it(spread: float) -> No
                 expected = DROPPED
             else:
                 expected = PULLED if bool((mine == theirs).any()) else KEPT
-            assert found.group[anchor, candidate] == expected
+            assert classes.group[anchor, candidate] == expected
 
 
 @pytest.mark.parametrize("keep", ["la", "annulus"])
@@ -99,31 +99,35 @@ def test_neighbours_group_by_place_and_by_cluster(keep: str) -> None:
     neighbours.close.ids = torch.from_numpy(ids)
     offered = index[None, :] != np.arange(6)[:, None]
     values = rng.standard_normal((6, 50))
-    found = classify_candidates(neighbours, *asked(values, offered, index), by_rank=True).group
+    groups = classify_candidates(neighbours, *scores_and_context(values, offered, index), by_rank=True).group
     places = by_full_sort(values, offered, 0.4, 0.9)
     for anchor in range(6):
-        together = (ids[:, anchor][:, None] == ids).any(axis=0)
+        same_cluster = (ids[:, anchor][:, None] == ids).any(axis=0)
         for candidate in range(50):
             place = places[anchor, candidate]
-            close = bool(together[candidate]) and place in (KEPT, CLOSE)
+            close = bool(same_cluster[candidate]) and place in (KEPT, CLOSE)
             if close and keep == "la":
-                assert found[anchor, candidate] == PULLED
+                assert groups[anchor, candidate] == PULLED
             elif close and place == KEPT:
-                assert found[anchor, candidate] in (DROPPED, EASY, CLOSE), "dropped, on whichever side"
+                assert groups[anchor, candidate] in (DROPPED, EASY, CLOSE), "dropped, on whichever side"
             else:
-                assert found[anchor, candidate] == place
+                assert groups[anchor, candidate] == place
 
 
 def test_classification_without_candidates() -> None:
-    found = classify_candidates(
-        Ring(), *asked(np.zeros((2, 0)), np.zeros((2, 0), dtype=bool), np.zeros(0, int)), by_rank=True
+    classes = classify_candidates(
+        Ring(),
+        *scores_and_context(np.zeros((2, 0)), np.zeros((2, 0), dtype=bool), np.zeros(0, int)),
+        by_rank=True,
     )
-    assert found.group.shape == (2, 0)
+    assert classes.group.shape == (2, 0)
 
 
 def test_an_anchor_that_pulls_all_its_near_ones_still_has_easy_ones() -> None:
     neighbours = Neighbours(lower=0.5, clusters=2, runs=1, instances=5)
     neighbours.close.ids = torch.zeros(1, 5, dtype=torch.int32)
-    scores, context = asked(np.arange(4.0)[None, :], np.ones((1, 4), dtype=bool), np.arange(1, 5))
-    found = classify_candidates(neighbours, scores, context, by_rank=True)
-    assert found.group.tolist() == [[EASY, EASY, PULLED, PULLED]]
+    scores, context = scores_and_context(
+        np.arange(4.0)[None, :], np.ones((1, 4), dtype=bool), np.arange(1, 5)
+    )
+    classes = classify_candidates(neighbours, scores, context, by_rank=True)
+    assert classes.group.tolist() == [[EASY, EASY, PULLED, PULLED]]

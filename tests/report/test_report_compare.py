@@ -1,4 +1,4 @@
-"""Several runs on one page: paired tests on the same instances, class by class, cost, and maps and neighbours side by side."""
+"""Several runs on one page: paired tests, classes, cost, and maps and neighbours side by side."""
 
 import json
 from collections.abc import Callable
@@ -25,9 +25,9 @@ E = "document.querySelector('.explorer').explorer"
 def answered(make_result: Make, seed: int, right: float, **more: Any) -> dict[str, Any]:
     """A result whose kNN answered 2,000 instances of four classes, class 0 never right."""
     rng = np.random.default_rng(seed)
-    said = np.where((rng.random(2000) < right) & (TRUE > 0), TRUE, (TRUE + 1) % 4)
-    result = make_result(float((said == TRUE).mean()), None, **more)
-    result["knn"]["answers"] = Answers(said, TRUE).to_json()
+    predictions = np.where((rng.random(2000) < right) & (TRUE > 0), TRUE, (TRUE + 1) % 4)
+    result = make_result(float((predictions == TRUE).mean()), None, **more)
+    result["knn"]["answers"] = Answers(predictions, TRUE).to_json()
     result["labels"]["classes"] = {
         name: {"train": n, "test": n} for n, name in enumerate(("ant", "bee", "cat", "<b>"))
     }
@@ -67,13 +67,18 @@ def test_pairs_are_tested_on_the_instances_they_share(
 def test_runs_that_differ_in_their_seed_have_a_mean_and_a_deviation(
     make_run: Make, make_result: Make
 ) -> None:
-    def made(name: str, seed: int, top1: float, **more: Any) -> Any:
+    def run_with(name: str, seed: int, top1: float, **more: Any) -> Any:
         result = make_result(top1, None)
         del result["knn"]["answers"]
-        told = {"results": [result]}
-        return make_run(name, data=GONE, evaluation=told, options={"seed": seed, **more})
+        evaluation = {"results": [result]}
+        return make_run(name, data=GONE, evaluation=evaluation, options={"seed": seed, **more})
 
-    runs = [made("a", 0, 0.5), made("b", 1, 0.6), made("c", 2, 0.7), made("d", 0, 0.9, epochs=7)]
+    runs = [
+        run_with("a", 0, 0.5),
+        run_with("b", 1, 0.6),
+        run_with("c", 2, 0.7),
+        run_with("d", 0, 0.9, epochs=7),
+    ]
     (table,) = tables_of([gather(run, Detail()) for run in runs])
     (group,) = table.seeds
     assert group.places == (0, 1, 2)
@@ -83,8 +88,8 @@ def test_runs_that_differ_in_their_seed_have_a_mean_and_a_deviation(
 
 def test_other_instances_under_the_same_name_are_not_paired(two: list[Any]) -> None:
     """Answers whose truth differs are not about the same instances, whatever the result claims."""
-    told = two[1].evaluation["results"][0]["knn"]
-    told["answers"] = Answers(TRUE[::-1], TRUE[::-1]).to_json()
+    stored = two[1].evaluation["results"][0]["knn"]
+    stored["answers"] = Answers(TRUE[::-1], TRUE[::-1]).to_json()
     (table,) = tables_of([gather(run, Detail(points=60)) for run in two])
     assert table.pairs == ()
     assert table.classes == ()
@@ -93,8 +98,8 @@ def test_other_instances_under_the_same_name_are_not_paired(two: list[Any]) -> N
 def test_maps_and_neighbours_are_those_of_the_same_instances(
     two: list[Any], make_run: Make, make_digits: Make
 ) -> None:
-    other = make_run("other", data=make_digits(70), evaluation=None)
-    facts = [gather(run, Detail(points=60)) for run in (two[0], other, two[1])]
+    second = make_run("other", data=make_digits(70), evaluation=None)
+    facts = [gather(run, Detail(points=60)) for run in (two[0], second, two[1])]
     assert same_points(facts) == [0, 2]
     assert len(same_queries(facts[::2])) == 8
     assert all(len(one.rows) == 2 for one in same_queries(facts[::2]))
@@ -108,7 +113,7 @@ def test_the_page_compares(browser: Page, two: list[Any], tmp_path: Path) -> Non
         browser.value("document.querySelectorAll('details').forEach(d => d.open = true)")
         assert browser.value("document.documentElement.scrollWidth <= innerWidth")
         words = browser.value("document.body.innerText")
-        for said in (
+        for phrase in (
             "Pair by pair",
             "< 0.0001",
             "Class by class",
@@ -117,22 +122,24 @@ def test_the_page_compares(browser: Page, two: list[Any], tmp_path: Path) -> Non
             "images seen",
             "Neighbours of the same query",
         ):
-            assert said in words, said
+            assert phrase in words, phrase
     assert browser.value(f"{E}.fields.length") == 2
     assert browser.value("document.querySelectorAll('.explorer').length") == 1, "one explorer for both"
     assert browser.value("document.querySelectorAll('.asked-one').length") == 8
     browser.value("document.documentElement.style.scrollBehavior = 'auto'")
     browser.value(f"{E}.fields[0].box.scrollIntoView()")
     x, y = browser.value(
-        f"(() => {{ const f = {E}.fields[0], b = f.box.getBoundingClientRect(); return [b.x + f.x[5], b.y + f.y[5]]; }})()"
+        f"(() => {{ const f = {E}.fields[0], b = f.box.getBoundingClientRect(); return [b.x + f.x[5], b.y "
+        f"+ f.y[5]]; }})()"
     )
     browser.point_at(x, y)
-    shown = browser.value(
-        "[...document.querySelectorAll('.peek')].map(p => !p.hidden && p.querySelector('.caption').textContent)"
+    captions = browser.value(
+        "[...document.querySelectorAll('.peek')].map(p => !p.hidden && "
+        "p.querySelector('.caption').textContent)"
     )
-    assert len(shown) == 2
-    assert shown[0]
-    assert shown[0] == shown[1], "what is pointed at in one map is shown in both"
+    assert len(captions) == 2
+    assert captions[0]
+    assert captions[0] == captions[1], "what is pointed at in one map is shown in both"
     browser.value(f"{E}.choose(5)")
     assert browser.value("document.querySelectorAll('.chosen-point .tiles').length") == 2
     assert browser.complaints() == []
@@ -142,14 +149,14 @@ def test_page_without_answers_suggests_evaluate(make_run: Make, make_result: Mak
     result = make_result()
     for name in ("knn", "linear"):
         del result[name]["answers"]
-    told = {"results": [result]}
-    runs = [make_run(name, data=GONE, evaluation=told) for name in "ab"]
+    evaluation = {"results": [result]}
+    runs = [make_run(name, data=GONE, evaluation=evaluation) for name in "ab"]
     text = write_report(runs, tmp_path / "r.html").read_text()
     assert "No paired test" in text
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_detection_is_a_section_of_its_own(broken: bool, make_run: Make, tmp_path: Path) -> None:
+def test_detection_has_its_section(broken: bool, make_run: Make, tmp_path: Path) -> None:
     run = make_run(data=GONE)
     settings = {"task": "boxes", "epochs": 3, "size": 96, "fine_tune": False, "seeds": 1}
     sets = {
@@ -157,8 +164,8 @@ def test_detection_is_a_section_of_its_own(broken: bool, make_run: Make, tmp_pat
         "test": {"name": "b", "samples": 2, "objects": 3},
     }
     figures = {"pretrained": {"bbox": {"map": 0.123, "map_50": 0.25}}, "settings": settings, **sets}
-    told = {"results": ["nonsense"] if broken else [figures]}
-    (run.path / "detection.json").write_text(json.dumps(told))
+    evaluation = {"results": ["nonsense"] if broken else [figures]}
+    (run.path / "detection.json").write_text(json.dumps(evaluation))
     text = write_report([run], tmp_path / "r.html").read_text()
     assert ("cannot be read" in text) == broken
     assert ("12.3" in text and "backbone frozen, 3 epochs" in text) != broken

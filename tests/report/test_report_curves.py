@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from nearfar.report.curves import POINTS, curve_of, curves_of
 
 
-def logged_values(size: int, seed: int, odd: float) -> list[float | None]:
+def logged_values(size: int, seed: int, outlier: float) -> list[float | None]:
     """`size` numbers, a share `odd` of them null, NaN or infinite."""
     rng = np.random.default_rng(seed)
     oddities = [None, math.nan, math.inf, -math.inf]
     return [
-        oddities[rng.integers(4)] if rng.random() < odd else float(rng.standard_normal() * 10)
+        oddities[rng.integers(4)] if rng.random() < outlier else float(rng.standard_normal() * 10)
         for _ in range(size)
     ]
 
@@ -24,8 +24,8 @@ def logged_values(size: int, seed: int, odd: float) -> list[float | None]:
 # lists drawn element by element stay short: the size is drawn itself, so that most curves are thinned
 @given(st.integers(0, 4 * POINTS), st.integers(0, 2**32), st.sampled_from([0.0, 0.05, 0.6, 0.99, 1.0]))
 @settings(deadline=None, max_examples=60)
-def test_a_curve_is_light_and_spans_exactly_what_was_logged(size: int, seed: int, odd: float) -> None:
-    logged = logged_values(size, seed, odd)
+def test_a_curve_is_light_and_spans_exactly_what_was_logged(size: int, seed: int, outlier: float) -> None:
+    logged = logged_values(size, seed, outlier)
     curve = curve_of(enumerate(logged))
     measured = [v for v in logged if v is not None]
     finite = [v for v in measured if math.isfinite(v)]

@@ -1,4 +1,4 @@
-"""The explorer in a real browser: hover, click, search, lasso, keys, slider, narrow and dark; and what it is given."""
+"""The explorer in a real browser: hover, click, search, lasso, keys, slider, narrow, dark, and its data."""
 
 import base64
 from collections.abc import Callable
@@ -29,14 +29,16 @@ HEBREW = "\u05e9\u05dc\u05d5\u05dd\u202e.png"
 def opened(page: Page, file: Path, **screen: Any) -> None:
     page.open(file.as_uri(), **screen)
     page.value(
-        "document.documentElement.style.scrollBehavior = 'auto'; document.querySelector('.fields').scrollIntoView()"
+        "document.documentElement.style.scrollBehavior = 'auto'; "
+        "document.querySelector('.fields').scrollIntoView()"
     )
 
 
 def place(page: Page, point: int) -> tuple[float, float]:
     """Where a point is on the screen."""
     x, y = page.value(
-        f"(() => {{ const f = {E}.fields[0], b = f.box.getBoundingClientRect(); return [b.x + f.x[{point}], b.y + f.y[{point}]]; }})()"
+        f"(() => {{ const f = {E}.fields[0], b = f.box.getBoundingClientRect(); return [b.x + "
+        f"f.x[{point}], b.y + f.y[{point}]]; }})()"
     )
     return x, y
 
@@ -60,14 +62,17 @@ def test_pointing_shows_the_picture_and_the_name(browser: Page, file: Path) -> N
     hidden = "document.querySelector('.peek').hidden"
     assert browser.value(hidden) is True
     browser.point_at(*place(browser, 7))
-    shown = browser.value(f"{E}.hover")
+    hovered = browser.value(f"{E}.hover")
     assert browser.value(hidden) is False
     assert browser.value("document.querySelector('.peek .caption').textContent").startswith(
-        f"digit {browser.value(f'{E}.labels[{shown}]')} · digits#{shown}"
+        f"digit {browser.value(f'{E}.labels[{hovered}]')} · digits#{hovered}"
     )
     browser.value("new Promise(done => setTimeout(done, 100))")
-    drawn = "(c => c.getContext('2d').getImageData(0, 0, 96, 96).data.some((v, i) => i % 4 < 3 && v > 0))(document.querySelector('.peek .tile'))"
-    assert browser.value(drawn), "the thumbnail is painted"
+    script = (
+        "(c => c.getContext('2d').getImageData(0, 0, 96, 96).data.some((v, i) => i % 4 < 3 && v > "
+        "0))(document.querySelector('.peek .tile'))"
+    )
+    assert browser.value(script), "the thumbnail is painted"
     browser.point_at(1, 1)
     assert browser.value(hidden) is True
     assert browser.complaints() == []
@@ -80,11 +85,11 @@ def test_pressing_a_point_shows_its_neighbours(
     x, y = place(browser, 7)
     mouse(browser, "mousePressed", x, y)
     mouse(browser, "mouseReleased", x, y)
-    chosen = browser.value(f"{E}.chosen")
+    point = browser.value(f"{E}.chosen")
     data = make_digits(120)
     unit = torch.nn.functional.normalize(make_run(data=data).embed(data), dim=1)
-    similar = unit @ unit[chosen]
-    similar[chosen] = -1
+    similar = unit @ unit[point]
+    similar[point] = -1
     titles = browser.value("[...document.querySelectorAll('.chosen-point .tiles button')].map(b => b.title)")
     expected = similar[[int(title.rpartition("#")[2]) for title in titles]]
     assert torch.allclose(expected, similar.topk(10).values), (
@@ -94,7 +99,10 @@ def test_pressing_a_point_shows_its_neighbours(
 
 def test_search_finds_classes_and_files(browser: Page, file: Path, make_digits: Make) -> None:
     opened(browser, file)
-    find = "(t => {{ const i = document.querySelector('.search input'); i.value = t; i.dispatchEvent(new Event('input')); return document.querySelector('.found').textContent; }})({!r})"
+    find = (
+        "(t => {{ const i = document.querySelector('.search input'); i.value = t; i.dispatchEvent(new "
+        "Event('input')); return document.querySelector('.found').textContent; }})({!r})"
+    )
     count = int((make_digits(120).labels == 3).sum())
     assert browser.value(find.format("DIGIT 3")) == f"{count} of 120 match"
     assert browser.value(find.format("#11")) == "11 of 120 match"  # 11 and 110 to 119
@@ -111,11 +119,11 @@ def test_search_finds_classes_and_files(browser: Page, file: Path, make_digits: 
 def test_a_lasso_selects_what_it_encloses_and_names_can_be_copied(browser: Page, file: Path) -> None:
     opened(browser, file)
     browser.value("document.querySelector('.lasso').click()")
-    left, top, width, height = browser.value(
+    start, top, width, height = browser.value(
         "(b => [b.x, b.y, b.width, b.height])(document.querySelector('.canvas').getBoundingClientRect())"
     )
     corners = [(0.01, 0.01), (0.5, 0.01), (0.5, 0.99), (0.01, 0.99)]
-    path = [(left + u * width, top + v * height) for u, v in corners]
+    path = [(start + u * width, top + v * height) for u, v in corners]
     mouse(browser, "mousePressed", *path[0])
     for x, y in path[1:]:
         mouse(browser, "mouseMoved", x, y)
@@ -162,20 +170,23 @@ def test_keys_walk_from_point_to_point(browser: Page, file: Path) -> None:
 def test_a_pinch_zooms_round_the_pointer(browser: Page, file: Path) -> None:
     """What lies under the pointer stays there, and a wheel alone scrolls the page."""
     opened(browser, file)
-    before = place(browser, 7)
-    wheel = "(() => {{ const e = new WheelEvent('wheel', {{ deltaY: {}, ctrlKey: {}, clientX: {}, clientY: {}, cancelable: true }}); {}.fields[0].box.dispatchEvent(e); return e.defaultPrevented; }})()"
-    assert browser.value(wheel.format(-200, "false", *before, E)) is False
+    origin = place(browser, 7)
+    wheel = (
+        "(() => {{ const e = new WheelEvent('wheel', {{ deltaY: {}, ctrlKey: {}, clientX: {}, clientY: {},"
+        " cancelable: true }}); {}.fields[0].box.dispatchEvent(e); return e.defaultPrevented; }})()"
+    )
+    assert browser.value(wheel.format(-200, "false", *origin, E)) is False
     assert browser.value(f"{E}.fields[0].zoom") == 1
-    assert browser.value(wheel.format(-200, "true", *before, E)) is True
+    assert browser.value(wheel.format(-200, "true", *origin, E)) is True
     assert browser.value(f"{E}.fields[0].zoom") == pytest.approx(np.e)
-    # a wheel points at whole pixels, so the point may have been up to one beside it
-    assert place(browser, 7) == pytest.approx(before, abs=np.e - 1)
-    assert browser.value(wheel.format(900, "true", *before, E)) is True
+    # a wheel event has whole pixels, so the point may be up to one pixel away
+    assert place(browser, 7) == pytest.approx(origin, abs=np.e - 1)
+    assert browser.value(wheel.format(900, "true", *origin, E)) is True
     assert browser.value(f"{E}.fields[0].zoom") == 1
     assert browser.complaints() == []
 
 
-def test_a_class_alone_and_colours_by_error(browser: Page, file: Path, make_digits: Make) -> None:
+def test_single_class_and_colours_by_error(browser: Page, file: Path, make_digits: Make) -> None:
     opened(browser, file)
     browser.value("document.querySelectorAll('.key')[3].click()")
     labels = make_digits(120).labels
@@ -186,8 +197,8 @@ def test_a_class_alone_and_colours_by_error(browser: Page, file: Path, make_digi
         "(s => { s.value = 'error'; s.dispatchEvent(new Event('change')); })(document.querySelector('.by'))"
     )
     wrong = browser.value(f"{E}.colours({E}.fields[0])[0].reduce((a, code) => a + (code === 1 ? 1 : 0), 0)")
-    said = browser.value("document.querySelector('.legend-of').textContent")
-    assert f"{120 - wrong} of 120 right" in said
+    legend = browser.value("document.querySelector('.legend-of').textContent")
+    assert f"{120 - wrong} of 120 right" in legend
 
 
 def test_hostile_names_are_text(browser: Page, make_run: Make, make_digits: Make, tmp_path: Path) -> None:
@@ -224,7 +235,10 @@ def test_the_slider_goes_through_checkpoints(browser: Page, tmp_path: Path) -> N
     opened(browser, page)
     names = browser.value(f"{E}.fields[0].layers.map(l => l.name)")
     assert names == [f"step {step}" for step in run.steps]
-    slide = "(r => {{ r.value = {}; r.dispatchEvent(new Event('input')); return Array.from({}.fields[0].x.slice(0, 9)); }})(document.querySelector('.slide input'))"
+    slide = (
+        "(r => {{ r.value = {}; r.dispatchEvent(new Event('input')); return "
+        "Array.from({}.fields[0].x.slice(0, 9)); }})(document.querySelector('.slide input'))"
+    )
     first, half, second = (np.array(browser.value(slide.format(at, E))) for at in (0, 0.5, 1))
     np.testing.assert_allclose(half, (first + second) / 2, atol=0.05)
     assert browser.value("document.querySelector('.slide output').textContent") == names[1]
@@ -237,16 +251,16 @@ def test_the_slider_goes_through_checkpoints(browser: Page, tmp_path: Path) -> N
 
 
 def test_packed_data_round_trip(make_run: Make, make_digits: Make) -> None:
-    shown = gather(make_run(data=make_digits(70)), Detail(points=70)).map
-    assert isinstance(shown, Map)
-    told = explorer_data([("a", shown), ("b", shown)])
-    field = told["fields"][1]
+    map_data = gather(make_run(data=make_digits(70)), Detail(points=70)).map
+    assert isinstance(map_data, Map)
+    packed = explorer_data([("a", map_data), ("b", map_data)])
+    field = packed["fields"][1]
     places = np.frombuffer(base64.b64decode(field["layers"][0]["places"]), "<u2").reshape(-1, 2)
-    truth = shown.places()
+    truth = map_data.places()
     spread = (truth - truth.min(0)) / (truth.max(0) - truth.min(0)).max()
     np.testing.assert_allclose(places / 65535, spread, atol=1e-4)
-    near = np.frombuffer(base64.b64decode(field["near"]), "<u4").reshape(70, -1)
-    np.testing.assert_array_equal(near, shown.neighbours)
+    neighbours = np.frombuffer(base64.b64decode(field["near"]), "<u4").reshape(70, -1)
+    np.testing.assert_array_equal(neighbours, map_data.neighbours)
 
 
 def test_neighbours_of_all_are_those_of_brute_force() -> None:
@@ -256,14 +270,15 @@ def test_neighbours_of_all_are_those_of_brute_force() -> None:
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     similar = unit @ unit.T
     np.fill_diagonal(similar, -np.inf)
-    found = neighbours_of_all(features, 4)
+    neighbours = neighbours_of_all(features, 4)
     np.testing.assert_allclose(
-        np.take_along_axis(similar, found, 1), -np.sort(-similar, axis=1)[:, :4], rtol=1e-5
+        np.take_along_axis(similar, neighbours, 1), -np.sort(-similar, axis=1)[:, :4], rtol=1e-5
     )
 
 
 def test_a_turned_map_is_turned_back() -> None:
-    """Procrustes: a similarity of the plane is undone exactly; of noise, what is found beats every turn tried."""
+    """Procrustes: a similarity of the plane is undone exactly; on noise the result beats every rotation
+    tried."""
     rng = np.random.default_rng(0)
     points, angle = rng.normal(size=(40, 2)), 1.1
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]) @ np.diag([1, -1])
@@ -295,20 +310,20 @@ def test_pointwise_nats_average_to_the_held_out_estimate() -> None:
     torch.manual_seed(0)
     method = nf.Method(torch.nn.Linear(6, 4), nf.Cosine(0.2), nf.InBatch(), nf.Everyone(), nf.InfoNCE())
     batch = Batch((torch.randn(32, 6), torch.randn(32, 6)), torch.arange(32))
-    each, whole = pointwise_nats(method, batch), held_out_estimate(method, [batch])
-    assert each is not None
-    assert whole is not None
-    assert float(each.mean()) == pytest.approx(whole.nats, abs=1e-5)
+    pointwise, estimate = pointwise_nats(method, batch), held_out_estimate(method, [batch])
+    assert pointwise is not None
+    assert estimate is not None
+    assert float(pointwise.mean()) == pytest.approx(estimate.nats, abs=1e-5)
 
 
 def test_how_often_a_candidate_is_kept(ring_run: Any) -> None:
-    """Of a ring that drops 5 % above and some below, shares of the shown lie in [0, 1], and their mean is the group's."""
+    """For a ring that drops 5 % above and some below, shares lie in [0, 1], and their mean is the group's."""
     facts = gather(ring_run, Detail(points=200, checkpoints=1))
-    shown = facts.map
-    assert isinstance(shown, Map)
-    assert shown.kept_shares is not None
-    known = shown.kept_shares[np.isfinite(shown.kept_shares)]
-    assert len(known) > 50
-    assert 0 <= known.min() <= known.max() <= 1
-    kept = next(group for group in facts.selection.groups if group.title == "kept")  # type: ignore[union-attr]
-    assert known.mean() == pytest.approx(kept.share, abs=0.12)
+    map_data = facts.map
+    assert isinstance(map_data, Map)
+    assert map_data.kept_shares is not None
+    shares = map_data.kept_shares[np.isfinite(map_data.kept_shares)]
+    assert len(shares) > 50
+    assert 0 <= shares.min() <= shares.max() <= 1
+    group_kept = next(group for group in facts.selection.groups if group.title == "kept")  # type: ignore[union-attr]
+    assert shares.mean() == pytest.approx(group_kept.share, abs=0.12)

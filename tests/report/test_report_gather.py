@@ -30,7 +30,7 @@ from nearfar.run.trained import Run
 Make = Callable[..., Any]
 
 
-def test_a_whole_run(make_run: Make) -> None:
+def test_a_complete_run(make_run: Make) -> None:
     facts = gather(make_run(), Detail())
     assert facts.title == "digits-simclr"
     assert facts.recipe == "simclr"
@@ -56,35 +56,35 @@ def test_a_whole_run(make_run: Make) -> None:
 
 
 def test_scores_include_baselines_and_nested_protocols(make_run: Make, make_result: Make) -> None:
-    whole = {"name": "all of it", "samples": 900, "fingerprint": "w", "unit": "blocks"}
+    all_rows = {"name": "all of it", "samples": 900, "fingerprint": "w", "unit": "blocks"}
     result = make_result(
         knn=0.5,
         linear=None,
         fractions={"1%": {"top1": 0.2, "top5": math.nan}},
-        masked={"top1": 0.3, "top5": 0.4, "nats": 2.0, "interval": [0.1, math.nan], "test": whole},
+        masked={"top1": 0.3, "top5": 0.4, "nats": 2.0, "interval": [0.1, math.nan], "test": all_rows},
         baselines={"pixels": {"knn": {"top1": 0.25, "top5": 0.5, "interval": [0.2, 0.3]}}, "untrained": None},
     )
     scores = gather(make_run(evaluation={"results": [result]}), Detail()).scores
-    told = scores[0].tested
-    assert (told.name, told.samples, told.unit) == ("digits:test", 2000, "images")
-    assert (told.fitted_on, told.fitted_samples) == ("digits:train", 5000)
-    assert Fact("k", "20") in told.settings
+    tested = scores[0].tested
+    assert (tested.name, tested.samples, tested.unit) == ("digits:test", 2000, "images")
+    assert (tested.fitted_on, tested.fitted_samples) == ("digits:train", 5000)
+    assert Fact("k", "20") in tested.settings
     low, high = result["knn"]["interval"]
     answers = scores[0].answers
     assert answers is not None
     assert answers.correct.mean() == 0.5
     assert scores == (
-        Score("knn", "learned", 0.5, 0.93, (low, high), told, answers),
-        Score("fractions 1%", "learned", 0.2, None, None, told),
+        Score("knn", "learned", 0.5, 0.93, (low, high), tested, answers),
+        Score("fractions 1%", "learned", 0.2, None, None, tested),
         Score(
             "masked",
             "learned",
             0.3,
             0.4,
             None,
-            replace(told, kind=f"{told.kind} w", name="all of it", samples=900),
+            replace(tested, kind=f"{tested.kind} w", name="all of it", samples=900),
         ),
-        Score("knn", "pixels", 0.25, 0.5, (0.2, 0.3), told),
+        Score("knn", "pixels", 0.25, 0.5, (0.2, 0.3), tested),
     )
 
 
@@ -100,21 +100,21 @@ def test_the_fixture_has_the_shape_a_run_writes(ring_run: Any, make_result: Make
     shutil.copytree(ring_run.path, tmp_path / "run")
     run = Run.open(tmp_path / "run")
     rng = np.random.default_rng(0)
-    other = tmp_path / "other.npz"
+    second = tmp_path / "other.npz"
     np.savez(
-        other,
+        second,
         images=rng.integers(0, 256, (20, 8, 8), np.uint8),
         labels=np.arange(20) % 10,
         classes=np.array(list("0123456789")),
     )
-    evaluate_run(run, str(other), baselines=True)
+    evaluate_run(run, str(second), baselines=True)
     (written_down,) = json.loads((tmp_path / "run" / "evaluation.json").read_text())["results"]
-    made = make_result()
-    for result in (written_down, made):
+    fixture_result = make_result()
+    for result in (written_down, fixture_result):
         result["labels"]["classes"] = {}
         for figures in (result, *result["baselines"].values()):
             figures["linear"].pop("penalty", None)
-    assert keys_of(written_down) == keys_of(made)
+    assert keys_of(written_down) == keys_of(fixture_result)
     assert {score.protocol for score in gather(run, Detail(points=20)).scores} == {"knn", "linear"}
 
 
@@ -123,15 +123,15 @@ def test_the_gallery_judges_by_label(make_run: Make, make_digits: Make) -> None:
     gallery = gather(make_run(data=data), Detail()).gallery
     assert isinstance(gallery, Gallery)
     assert len(gallery.queries) == 8
-    named = dict(zip(data.paths, data.labels.tolist(), strict=True))
+    label_of = dict(zip(data.paths, data.labels.tolist(), strict=True))
 
     def label(caption: str) -> int:
-        return named[caption.rpartition(" · ")[2]]
+        return label_of[caption.rpartition(" · ")[2]]
 
     for query in gallery.queries:
         assert len(query.neighbours) == 8
-        for near in query.neighbours:
-            assert near.same == (label(near.picture.caption) == label(query.picture.caption))
+        for neighbour in query.neighbours:
+            assert neighbour.same == (label(neighbour.picture.caption) == label(query.picture.caption))
 
 
 def test_without_labels_nothing_is_judged(make_run: Make, make_digits: Make) -> None:
@@ -140,23 +140,23 @@ def test_without_labels_nothing_is_judged(make_run: Make, make_digits: Make) -> 
     assert isinstance(facts.map, Map)
     assert facts.map.classes == ()
     assert {point.label for point in facts.map.points} == {None}
-    assert {near.same for query in facts.gallery.queries for near in query.neighbours} == {None}
+    assert {neighbour.same for query in facts.gallery.queries for neighbour in query.neighbours} == {None}
 
 
-def test_the_map_shows_at_most_the_asked_points_of_the_right_images(
+def test_the_map_shows_at_most_the_requested_points_of_the_right_images(
     make_run: Make, make_digits: Make
 ) -> None:
     data = make_digits(300)
-    shown = gather(make_run(data=data), Detail(points=60)).map
-    assert isinstance(shown, Map)
-    assert (len(shown.points), shown.of) == (60, 300)
-    named = dict(zip(data.paths, data.labels.tolist(), strict=True))
-    assert all(named[point.name] == point.label for point in shown.points)
-    assert shown.atlas.per_sheet * len(shown.atlas.sheets) >= 60
+    map_data = gather(make_run(data=data), Detail(points=60)).map
+    assert isinstance(map_data, Map)
+    assert (len(map_data.points), map_data.of) == (60, 300)
+    label_of = dict(zip(data.paths, data.labels.tolist(), strict=True))
+    assert all(label_of[point.name] == point.label for point in map_data.points)
+    assert map_data.atlas.per_sheet * len(map_data.atlas.sheets) >= 60
 
 
 def test_effect_of_augmentation_is_drawn(make_run: Make) -> None:
-    """Shares of all of them, the views' own beside those of the data; views that somebody made are not measured."""
+    """Shares of all, for views and for the data; user-defined views are not measured."""
     facts = gather(make_run(), Detail())
     assert isinstance(facts.strip, Strip)
     assert facts.strip.spreads == ()
@@ -243,7 +243,7 @@ def test_settings_read_as_they_are_typed() -> None:
 
 
 def test_several_runs_share_the_page() -> None:
-    alone, five = Detail().shared(1), Detail().shared(5)
-    assert alone == Detail()
-    assert five.points < alone.points
-    assert five.sprite_bytes * 5 <= alone.sprite_bytes
+    single, five = Detail().shared(1), Detail().shared(5)
+    assert single == Detail()
+    assert five.points < single.points
+    assert five.sprite_bytes * 5 <= single.sprite_bytes

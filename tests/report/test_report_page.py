@@ -78,7 +78,7 @@ def test_headings_never_skip_a_level(make_run: Make, tmp_path: Path) -> None:
         page = outline(runs, tmp_path / "r.html")
         levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h[1-6]", tag)]
         assert levels[0] == 1
-        assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+        assert all(level - previous <= 1 for previous, level in itertools.pairwise(levels))
 
 
 def test_names_of_any_kind_are_only_text(
@@ -98,8 +98,8 @@ def test_names_of_any_kind_are_only_text(
         make_run("c", data=UserError(EVIL), certified=EVIL),
     ]
     page = outline(runs, tmp_path / "r.html")
-    own = [attrs for tag, attrs in page.tags if tag == "script"]
-    assert [attrs.get("type") for attrs in own] == ["application/json", None]
+    attributes = [attrs for tag, attrs in page.tags if tag == "script"]
+    assert [attrs.get("type") for attrs in attributes] == ["application/json", None]
     assert not [name for _, attrs in page.tags for name in attrs if name.startswith("on")]
     assert all((attrs["src"] or "").startswith("data:image/webp") for tag, attrs in page.tags if tag == "img")
     assert EVIL in page.words
@@ -150,8 +150,8 @@ def test_every_score_names_its_test_set(make_run: Make, make_result: Make, tmp_p
     assert "90.0% 88.6–91.2% on 2,000 images: elsewhere/" in words
     assert "Tested on elsewhere/ (2,000 images), fitted on digits:train (5,000)" in words
     figures = [tag for tag, attrs in page.tags if attrs.get("class") == "figure"]
-    named = [tag for tag, attrs in page.tags if attrs.get("class") == "on"]
-    assert len(figures) == len(named) == 3
+    tags = [tag for tag, attrs in page.tags if attrs.get("class") == "on"]
+    assert len(figures) == len(tags) == 3
 
 
 def test_several_runs_are_compared_first(make_run: Make, make_result: Make, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_runs_tested_on_different_data_are_not_ranked(
     for results in ([easy], [other_fit], [other_k]):
         runs = [make_run("one", data=GONE), make_run("two", data=GONE, evaluation={"results": results})]
         page = outline(runs, tmp_path / "r.html")
-        captions = [told for _, told in page.tags if told.get("class") == "numbers"]
+        captions = [attributes for _, attributes in page.tags if attributes.get("class") == "numbers"]
         assert len(captions) == 4, "two in the comparison, one under each run"
         assert not [attrs for tag, attrs in page.tags if attrs.get("class") == "best"]
         assert "cannot be compared" in page.words
@@ -188,14 +188,14 @@ def test_runs_tested_on_different_data_are_not_ranked(
     elsewhere["test"]["name"] = (
         "/another/way/to/digits:test"  # what the data are decides, not what they are called
     )
-    both = {"results": [elsewhere, easy]}
-    runs = [make_run("one", data=GONE), make_run("two", data=GONE, evaluation=both)]
+    evaluation = {"results": [elsewhere, easy]}
+    runs = [make_run("one", data=GONE), make_run("two", data=GONE, evaluation=evaluation)]
     best = [attrs for _, attrs in outline(runs, tmp_path / "r.html").tags if attrs.get("class") == "best"]
     assert len(best) == 2, "on the test set they share"
 
 
 def test_page_describes_a_changing_ceiling(make_run: Make, make_rows: Make, tmp_path: Path) -> None:
-    """The certificate holds for the whole run, the curve for each step: both are said, each as what it is."""
+    """The certificate holds for the whole run and the curve for each step: both are shown and named."""
     rows = make_rows(100)
     for row in rows:
         if row["kind"] == "train":

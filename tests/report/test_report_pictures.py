@@ -32,11 +32,11 @@ def test_a_small_picture_keeps_every_pixel() -> None:
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 6])
 def test_any_number_of_channels_has_a_colour(channels: int) -> None:
     image = noise(8, 8, channels)
-    shown = np.asarray(coloured(image))
+    pixels = np.asarray(coloured(image))
     if channels >= 3:
-        np.testing.assert_array_equal(shown, image[..., :3])
+        np.testing.assert_array_equal(pixels, image[..., :3])
     else:
-        assert np.abs(shown - image.mean(axis=-1, keepdims=True)).max() <= 0.5
+        assert np.abs(pixels - image.mean(axis=-1, keepdims=True)).max() <= 0.5
 
 
 def test_padding_is_cut_away() -> None:
@@ -48,8 +48,8 @@ def test_padding_is_cut_away() -> None:
 
 def test_a_limit_is_kept_where_a_quality_reaches_it() -> None:
     picture = coloured(noise(256, 256, 3))
-    free, tight = (len(opened_bytes(data_uri(picture, limit))) for limit in (None, 30_000))
-    assert tight <= 30_000 < free
+    unlimited, tight = (len(opened_bytes(data_uri(picture, limit))) for limit in (None, 30_000))
+    assert tight <= 30_000 < unlimited
 
 
 def opened_bytes(uri: str) -> bytes:
@@ -69,9 +69,9 @@ def test_tile_i_of_an_atlas_is_picture_i(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_squares_are_the_middle_and_enlarge_without_blur() -> None:
-    wide = np.zeros((20, 60, 3), dtype=np.uint8)
-    wide[:, 20:40] = 255
-    assert (np.asarray(square(coloured(wide), 20)) == 255).all()
+    broad = np.zeros((20, 60, 3), dtype=np.uint8)
+    broad[:, 20:40] = 255
+    assert (np.asarray(square(coloured(broad), 20)) == 255).all()
     board = (np.indices((8, 8)).sum(axis=0) % 2 * 255).astype(np.uint8)[..., None]
     assert set(np.unique(np.asarray(square(coloured(board), 32)))) == {0, 255}
 

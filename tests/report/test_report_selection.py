@@ -1,4 +1,4 @@
-"""What a trained run's selection does: numbers and pictures against a recomputation from the checkpoint's tensors."""
+"""What a trained run's selection does: numbers and pictures equal a recomputation from the checkpoint."""
 
 import base64
 import io
@@ -31,9 +31,9 @@ Make = Callable[..., Any]
 
 
 def measured(run: Run) -> Selected:
-    seen = selection_of(run, run.images(), run.settings.as_plain(), Extent())
-    assert isinstance(seen, Selected)
-    return seen
+    facts = selection_of(run, run.images(), run.settings.as_plain(), Extent())
+    assert isinstance(facts, Selected)
+    return facts
 
 
 def batch_of(run: Run, count: int, epoch: int) -> Batch:
@@ -44,7 +44,8 @@ def batch_of(run: Run, count: int, epoch: int) -> Batch:
 
 @pytest.fixture(scope="module")
 def recomputed(ring_run: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Cosines of 128 anchors with the queue in full, instance ids of both, and places in the order of similarity."""
+    """Cosines of 128 anchors with the full queue, instance ids of both, and places in the order of
+    similarity."""
     method = ring_run.method().train()
     batch = batch_of(ring_run, 128, epoch=2)
     with torch.no_grad():
@@ -76,13 +77,13 @@ def test_counts_and_edges_equal_a_full_sort_of_recomputed_scores(
     ring_run: Run, recomputed: tuple[np.ndarray, ...]
 ) -> None:
     cosine, _, _, place = recomputed
-    seen = measured(ring_run)
-    assert (seen.name, seen.anchors, seen.source, seen.measure) == ("ring", 128, "the queue", "cosine")
-    assert seen.step == 28
+    facts = measured(ring_run)
+    assert (facts.name, facts.anchors, facts.source, facts.measure) == ("ring", 128, "the queue", "cosine")
+    assert facts.step == 28
     expected = groups(place)
-    assert [group.title for group in seen.groups] == list(expected)
-    bins = np.array(seen.bins)
-    for group in seen.groups:
+    assert [group.title for group in facts.groups] == list(expected)
+    bins = np.array(facts.bins)
+    for group in facts.groups:
         inside = expected[group.title]
         assert sum(group.histogram) == inside.sum()
         assert group.per_anchor == pytest.approx(inside.sum() / 128)
@@ -91,9 +92,9 @@ def test_counts_and_edges_equal_a_full_sort_of_recomputed_scores(
         highest = np.where(inside, cosine, -np.inf).max(axis=1)
         assert group.low == pytest.approx(np.median(lowest), abs=1e-5)
         assert group.high == pytest.approx(np.median(highest), abs=1e-5)
-        counted = [int(((cosine >= a) & (cosine < b) & inside).sum()) for a, b in itertools.pairwise(bins)]
+        counts = [int(((cosine >= a) & (cosine < b) & inside).sum()) for a, b in itertools.pairwise(bins)]
         # a rounding error may move a score across the edge of a bin, not change how many there are
-        assert np.abs(np.array(counted) - group.histogram).sum() <= 0.001 * inside.sum() + 2
+        assert np.abs(np.array(counts) - group.histogram).sum() <= 0.001 * inside.sum() + 2
 
 
 def test_the_share_of_the_anchors_class_is_counted_over_pairs(
@@ -101,9 +102,9 @@ def test_the_share_of_the_anchors_class_is_counted_over_pairs(
 ) -> None:
     _, mine, theirs, place = recomputed
     labels = np.asarray(ring_run.images().labels)
-    alike = labels[mine][:, None] == labels[theirs][None, :]
+    same_class = labels[mine][:, None] == labels[theirs][None, :]
     for group in measured(ring_run).groups:
-        assert group.same == pytest.approx(alike[groups(place)[group.title]].mean(), abs=1e-3)
+        assert group.same == pytest.approx(same_class[groups(place)[group.title]].mean(), abs=1e-3)
 
 
 def opened(uri: str) -> np.ndarray:
@@ -115,20 +116,20 @@ def test_the_pictures_are_those_of_the_right_instances(
 ) -> None:
     cosine, mine, theirs, place = recomputed
     images = ring_run.images()
-    seen = measured(ring_run)
-    assert not isinstance(seen.cases, Absent)
-    assert len(seen.cases.rows) == 4
-    for case in seen.cases.rows:
+    facts = measured(ring_run)
+    assert not isinstance(facts.cases, Absent)
+    assert len(facts.cases.rows) == 4
+    for case in facts.cases.rows:
         row = int(np.flatnonzero(mine == number(case.anchor.caption))[0])
-        for group, shown in case.groups:
+        for group, neighbours in case.groups:
             inside = np.flatnonzero(groups(place)[group.title][row])
             rising = group.title == "dropped as too easy"
             ranked = sorted(inside, key=lambda c: cosine[row, c] if rising else -cosine[row, c])
             expected = list(dict.fromkeys(theirs[ranked].tolist()))[:5]
-            assert [number(near.picture.caption) for near in shown] == expected
-            for near in shown:
-                pixels = images.load(np.array([number(near.picture.caption)])).data[0]
-                np.testing.assert_array_equal(opened(near.picture.uri), np.repeat(pixels, 3, axis=-1))
+            assert [number(neighbour.picture.caption) for neighbour in neighbours] == expected
+            for neighbour in neighbours:
+                pixels = images.load(np.array([number(neighbour.picture.caption)])).data[0]
+                np.testing.assert_array_equal(opened(neighbour.picture.uri), np.repeat(pixels, 3, axis=-1))
 
 
 def number(caption: str) -> int:
@@ -142,23 +143,23 @@ def test_coverage_equals_the_condition_of_theorem_3_1(
     cosine, _, _, place = recomputed
     f = np.where(place >= 0, cosine / 0.1, -np.inf)
     mean = np.exp(f).sum(axis=1) / (place >= 0).sum(axis=1)
-    least = np.where(groups(place)["kept"], f, np.inf).min(axis=1)
-    share = int(100 * np.mean(np.exp(least) >= mean))
+    smallest = np.where(groups(place)["kept"], f, np.inf).min(axis=1)
+    share = int(100 * np.mean(np.exp(smallest) >= mean))
     assert any(
         f"holds for {share}% of these {len(place):,} anchors" in note for note in measured(ring_run).notes
     )
 
 
-def test_watching_changes_nothing(ring_run: Run) -> None:
+def test_measuring_a_selection_changes_nothing(ring_run: Run) -> None:
     for selection in (Ring(0.5, 0.9), Cave(3, instances=len(ring_run.images()))):
         method = ring_run.method()
         del method.selection
         method.selection = selection
-        before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
+        initial = {name: tensor.clone() for name, tensor in method.state_dict().items()}
         scores, context = training_scores(method, batch_of(ring_run, 16, 0), START)
         assert method.selection is selection
         assert not method.training
-        assert all(torch.equal(tensor, before[name]) for name, tensor in method.state_dict().items())
+        assert all(torch.equal(tensor, initial[name]) for name, tensor in method.state_dict().items())
         assert scores.negative.matrix()[0].shape == (16, 512)
         assert torch.equal(context.index, batch_of(ring_run, 16, 0).index)
 
@@ -184,28 +185,28 @@ def test_other_selections_are_measured_or_say_why_not(recipe: str, tmp_path: Pat
     np.savez(tmp_path / "few.npz", images=np.random.default_rng(0).integers(0, 256, (128, 8, 8, 1), np.uint8))
     run = pretrain(recipe, str(tmp_path / "few.npz"), tmp_path / "run", quiet=True, config=config)
     if recipe == "byol":
-        seen = selection_of(run, run.images(), run.settings.as_plain(), Extent())
-        assert isinstance(seen, Absent)
-        assert "no negatives" in seen.reason
+        facts = selection_of(run, run.images(), run.settings.as_plain(), Extent())
+        assert isinstance(facts, Absent)
+        assert "no negatives" in facts.reason
         return
-    found = measured(run)
-    assert not isinstance(found.cases, Absent)
-    assert all(group.same is None for group in found.groups)
-    assert all(case.note.startswith("in cluster ") for case in found.cases.rows)
-    titles = [group.title for group in found.groups]
+    measured_facts = measured(run)
+    assert not isinstance(measured_facts.cases, Absent)
+    assert all(group.same is None for group in measured_facts.groups)
+    assert all(case.note.startswith("in cluster ") for case in measured_facts.cases.rows)
+    titles = [group.title for group in measured_facts.groups]
     assert titles == (
         ["kept", "dropped: another cluster"]
         if recipe == "simclr-cave"
         else ["kept", "dropped as too close", "pulled as positives", "dropped as too easy"]
     )
     ids = run.method().state_dict()[f"selection.{'cave' if recipe == 'simclr-cave' else 'close'}.ids"]
-    for case in found.cases.rows:
+    for case in measured_facts.cases.rows:
         mine = ids[:, number(case.anchor.caption)]
-        for group, shown in case.groups:
-            for near in shown:
-                together = bool((ids[:, number(near.picture.caption)] == mine).any())
+        for group, neighbours in case.groups:
+            for neighbour in neighbours:
+                same_cluster = bool((ids[:, number(neighbour.picture.caption)] == mine).any())
                 if group.title != "dropped as too easy":  # far ones may share a cluster or not
-                    assert together == (group.title == ("kept" if recipe == "simclr-cave" else titles[2]))
+                    assert same_cluster == (group.title == ("kept" if recipe == "simclr-cave" else titles[2]))
 
 
 def test_unmeasurable_selection_gives_the_reason(ring_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,5 +241,5 @@ def test_a_view_is_shown_as_it_was_seen(ring_run: Run) -> None:
         row = np.array([number(case.anchor.caption)])
         views: tuple[Tensor, ...] = ring_run.views()(ring_run.images().load(row), 0, 2, row)
         for view, picture in zip(views, (case.anchor, case.positive), strict=True):
-            shown = ring_run.views().unnormalise(view)[0]
-            np.testing.assert_array_equal(opened(picture.uri), np.repeat(shown, 3, axis=-1))
+            pixels = ring_run.views().unnormalise(view)[0]
+            np.testing.assert_array_equal(opened(picture.uri), np.repeat(pixels, 3, axis=-1))

@@ -15,17 +15,17 @@ from nearfar.report.space import FEW, flat_map, nearest, principal, queries_of
 def test_nearest_equals_sklearn_cosine_neighbours() -> None:
     features = np.random.default_rng(0).standard_normal((200, 16)).astype(np.float32)
     queries = np.array([3, 77, 150])
-    near, similarity = nearest(features, queries, 8)
+    neighbours, similarity = nearest(features, queries, 8)
     distance, expected = (
         NearestNeighbors(n_neighbors=9, metric="cosine").fit(features).kneighbors(features[queries])
     )
-    np.testing.assert_array_equal(near, expected[:, 1:])
+    np.testing.assert_array_equal(neighbours, expected[:, 1:])
     np.testing.assert_allclose(1 - similarity, distance[:, 1:], atol=1e-5)
 
 
 def test_a_query_is_never_its_own_neighbour_even_among_equals() -> None:
-    near, _ = nearest(np.ones((5, 3)), np.array([2]), 8)
-    assert sorted(near[0].tolist()) == [0, 1, 3, 4]
+    neighbours, _ = nearest(np.ones((5, 3)), np.array([2]), 8)
+    assert sorted(neighbours[0].tolist()) == [0, 1, 3, 4]
 
 
 def test_principal_components_equal_sklearn_up_to_sign() -> None:
@@ -61,9 +61,9 @@ def test_a_collapsed_encoder_is_one_spot() -> None:
 @settings(deadline=None, max_examples=40)
 def test_queries_take_classes_in_turn(labels: list[int], count: int) -> None:
     array = np.array(labels)
-    chosen = queries_of(array, len(array), count)
-    assert len(set(chosen.tolist())) == len(chosen) == min(count, len(array))
-    assert len(set(array[chosen].tolist())) == min(count, len(set(labels)))
+    queries = queries_of(array, len(array), count)
+    assert len(set(queries.tolist())) == len(queries) == min(count, len(array))
+    assert len(set(array[queries].tolist())) == min(count, len(set(labels)))
 
 
 def test_queries_without_labels_are_spread() -> None:

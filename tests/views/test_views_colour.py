@@ -1,4 +1,5 @@
-"""Luminance and colour apart: CIELAB against published values, its own inverse, and what views and plain show of it."""
+"""Luminance and colour: CIELAB against published values, its inverse, and how views and plain views show
+it."""
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from nearfar.modalities.image.views import PlainImages, Views, pipelines
 from nearfar.modalities.image.views.colour import AB_SCALE, L_SCALE, MIDDLE, lab, rgb, split
 
 # sRGB primaries, white and middle grey in CIELAB under D65, as colour tables print them
-KNOWN = {
+LAB_COLOURS = {
     (255, 0, 0): (53.24, 80.09, 67.20),
     (0, 255, 0): (87.73, -86.18, 83.18),
     (0, 0, 255): (32.30, 79.19, -107.86),
@@ -27,7 +28,7 @@ def image(triple: tuple[float, ...]) -> torch.Tensor:
     return torch.tensor(triple, dtype=torch.float64).view(1, -1, 1, 1)
 
 
-@pytest.mark.parametrize(("colour", "expected"), KNOWN.items())
+@pytest.mark.parametrize(("colour", "expected"), LAB_COLOURS.items())
 def test_known_colours(colour: tuple[int, int, int], expected: tuple[float, float, float]) -> None:
     scaled = lab(image(colour) / 255).flatten()
     values = scaled * torch.tensor([L_SCALE, AB_SCALE, AB_SCALE], dtype=torch.float64)
@@ -46,8 +47,8 @@ def test_lab_conversion_is_invertible(colour: tuple[float, float, float]) -> Non
 def test_grey_has_no_colour_and_luminance_alone_is_grey(grey: float) -> None:
     scaled = lab(image((grey,) * 3))
     assert scaled[:, 1:].abs().max() < 0.01
-    shown = rgb(scaled[:, :1]).flatten()
-    torch.testing.assert_close(shown, image((grey,) * 3).flatten(), rtol=0, atol=1e-3)
+    restored = rgb(scaled[:, :1]).flatten()
+    torch.testing.assert_close(restored, image((grey,) * 3).flatten(), rtol=0, atol=1e-3)
 
 
 def photographs(count: int = 5) -> Pixels:
@@ -63,51 +64,53 @@ def in_colours(colours: str, aligned: bool) -> tuple[torch.Tensor, ...]:
 @pytest.mark.parametrize("aligned", [True, False])
 def test_the_views_are_luminance_and_colour_of_what_rgb_views_show(aligned: bool) -> None:
     mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (MEAN, STD))
-    seen = [lab(view * std + mean) for view in in_colours("rgb", aligned)]
+    expected_labs = [lab(view * std + mean) for view in in_colours("rgb", aligned)]
     luminance, colour = in_colours("lab", aligned)
-    torch.testing.assert_close(luminance, seen[0][:, :1], rtol=0, atol=1e-4)
-    torch.testing.assert_close(colour, seen[1][:, 1:], rtol=0, atol=1e-3)
+    torch.testing.assert_close(luminance, expected_labs[0][:, :1], rtol=0, atol=1e-4)
+    torch.testing.assert_close(colour, expected_labs[1][:, 1:], rtol=0, atol=1e-3)
     # aligned views show one crop, the others do not
     assert torch.equal(*in_colours("rgb", aligned)) == aligned
 
 
 @pytest.mark.parametrize("aligned", [True, False])
 def test_three_views_are_the_three_channels_one_by_one(aligned: bool) -> None:
-    """View v shows channel v of what an rgb view v of the same draws shows; aligned, they put together make the whole."""
+    """View v shows channel v of the rgb view with the same draws; aligned views together make the whole."""
     first, second = pipelines("cmc", 8)
-    shown = {
+    views_by_colours = {
         colours: Views([first, second, second], 8, MEAN, STD, aligned=aligned, colours=colours)(
             photographs(), 3, 1, np.arange(5)
         )
         for colours in ("rgb", "lab")
     }
     mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (MEAN, STD))
-    for view, (whole, channel) in enumerate(zip(shown["rgb"], shown["lab"], strict=True)):
-        expected = lab(whole * std + mean)[:, view : view + 1]
+    for view, (rgb_view, channel) in enumerate(
+        zip(views_by_colours["rgb"], views_by_colours["lab"], strict=True)
+    ):
+        expected = lab(rgb_view * std + mean)[:, view : view + 1]
         torch.testing.assert_close(channel, expected, rtol=0, atol=1e-3)
-    plain = PlainImages(8, MEAN, STD, colours="lab")
-    whole = plain(photographs())[0]
-    assert torch.equal(torch.cat(plain.as_views(whole, 3), dim=1), whole)
-    assert torch.equal(plain.as_views(whole, 1)[0], whole[:, :1])
+    show = PlainImages(8, MEAN, STD, colours="lab")
+    rgb_view = show(photographs())[0]
+    assert torch.equal(torch.cat(show.as_views(rgb_view, 3), dim=1), rgb_view)
+    assert torch.equal(show.as_views(rgb_view, 1)[0], rgb_view[:, :1])
 
 
 def test_plain_shows_all_three_and_as_views_what_each_network_sees() -> None:
-    whole = PlainImages(8, MEAN, STD, colours="lab")(photographs())[0]
+    full_view = PlainImages(8, MEAN, STD, colours="lab")(photographs())[0]
     mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (MEAN, STD))
     torch.testing.assert_close(
-        whole, lab(PlainImages(8, MEAN, STD)(photographs())[0] * std + mean), rtol=0, atol=1e-3
+        full_view, lab(PlainImages(8, MEAN, STD)(photographs())[0] * std + mean), rtol=0, atol=1e-3
     )
-    plain = PlainImages(8, MEAN, STD, colours="lab")
-    first, second = plain.as_views(whole, 2)
-    assert torch.equal(torch.cat([first, second], dim=1), whole)
-    assert torch.equal(first, split(whole)[0])
+    show = PlainImages(8, MEAN, STD, colours="lab")
+    first, second = show.as_views(full_view, 2)
+    assert torch.equal(torch.cat([first, second], dim=1), full_view)
+    assert torch.equal(first, split(full_view)[0])
     rgb_plain = PlainImages(8, MEAN, STD)
-    assert [torch.equal(view, whole) for view in rgb_plain.as_views(whole, 3)] == [True] * 3
+    assert [torch.equal(view, full_view) for view in rgb_plain.as_views(full_view, 3)] == [True] * 3
 
 
 def test_unnormalised_view_shows_the_picture() -> None:
-    plain = PlainImages(8, MEAN, STD, colours="lab")
-    ours = plain.unnormalise(plain(photographs())[0])
+    show = PlainImages(8, MEAN, STD, colours="lab")
+    ours = show.unnormalise(show(photographs())[0])
     theirs = PlainImages(8, MEAN, STD).unnormalise(PlainImages(8, MEAN, STD)(photographs())[0])
     assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= 1
     luminance, colour = in_colours("lab", True)

@@ -13,28 +13,30 @@ from nearfar.modalities.image.views.operations import Erase, Rotate
 
 
 def mirrored(place: float, side: int) -> float:
-    """Where a place outside the image is inside it, mirrored at the outer edges of its first and last pixel."""
+    """Where a place outside the image lies inside it, mirrored at the outer edges of the first and last
+    pixel."""
     place = abs(place + 0.5) % (2 * side)
     return min(max((place if place <= side else 2 * side - place) - 0.5, 0.0), side - 1.0)
 
 
 def turned(image: np.ndarray, angle: float) -> np.ndarray:
-    """Each pixel asks where it was before a counter-clockwise turn about the centre; bilinear, mirrored beyond the edges."""
+    """Each pixel is read at its place before a counter-clockwise turn about the centre; bilinear,
+    mirrored."""
     height, width = image.shape
-    found = np.zeros_like(image)
+    result = np.zeros_like(image)
     for row in range(height):
         for column in range(width):
             x, y = column - (width - 1) / 2, row - (height - 1) / 2
             across = math.cos(angle) * x - math.sin(angle) * y + (width - 1) / 2
             down = math.sin(angle) * x + math.cos(angle) * y + (height - 1) / 2
             across, down = mirrored(across, width), mirrored(down, height)
-            left, top = min(int(across), width - 1), min(int(down), height - 1)
-            right, bottom = min(left + 1, width - 1), min(top + 1, height - 1)
-            a, b = across - left, down - top
-            upper = (1 - a) * image[top, left] + a * image[top, right]
-            lower = (1 - a) * image[bottom, left] + a * image[bottom, right]
-            found[row, column] = (1 - b) * upper + b * lower
-    return found
+            first_x, top = min(int(across), width - 1), min(int(down), height - 1)
+            right, bottom = min(first_x + 1, width - 1), min(top + 1, height - 1)
+            a, b = across - first_x, down - top
+            upper = (1 - a) * image[top, first_x] + a * image[top, right]
+            lower = (1 - a) * image[bottom, first_x] + a * image[bottom, right]
+            result[row, column] = (1 - b) * upper + b * lower
+    return result
 
 
 @pytest.mark.parametrize(("height", "width"), [(9, 9), (8, 8), (7, 11)])
@@ -42,12 +44,12 @@ def test_rotation_is_bilinear_about_the_centre(height: int, width: int) -> None:
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(6, 2, height, width, generator=generator, dtype=torch.float64)
     numbers = torch.tensor([[0.0], [0.25], [0.5], [0.6], [0.9], [0.999]], dtype=torch.float64)
-    found = Rotate(1.0, 50.0)(images, numbers)
-    for image, made, (number,) in zip(images, found, numbers.tolist(), strict=True):
+    rotated_images = Rotate(1.0, 50.0)(images, numbers)
+    for image, rotated, (number,) in zip(images, rotated_images, numbers.tolist(), strict=True):
         angle = math.radians(50 * (2 * number - 1))
         for channel in range(2):
             expected = turned(image[channel].numpy(), angle)
-            np.testing.assert_allclose(made[channel].numpy(), expected, atol=1e-9)
+            np.testing.assert_allclose(rotated[channel].numpy(), expected, atol=1e-9)
 
 
 def test_a_quarter_turn_is_a_quarter_turn() -> None:
@@ -58,19 +60,19 @@ def test_a_quarter_turn_is_a_quarter_turn() -> None:
 
 
 def test_rotation_changes_no_other_draw() -> None:
-    """The images that chance does not turn keep every bit, and what another operation draws is as without it."""
+    """Images that are not rotated keep every bit, and the draws of other operations do not change."""
     rng = np.random.default_rng(0)
     pixels = Pixels(
         rng.integers(0, 256, (40, 12, 12, 3), dtype=np.uint8), np.full((40, 2), 12, dtype=np.int32)
     )
 
-    def shown(*also: Rotate | Erase) -> torch.Tensor:
+    def views_with(*also: Rotate | Erase) -> torch.Tensor:
         return Views([Augment(also=also)], 12, (0.5,) * 3, (0.25,) * 3)(pixels, 3, 1, np.arange(40))[0]
 
-    plain, rotated = shown(), shown(Rotate(0.5))
-    same = (plain == rotated).flatten(1).all(dim=1)
+    unrotated, rotated = views_with(), views_with(Rotate(0.5))
+    same = (unrotated == rotated).flatten(1).all(dim=1)
     assert 5 < int(same.sum()) < 35
-    assert torch.equal(shown(Rotate(0.0), Erase(0.5)), shown(Erase(0.5)))
+    assert torch.equal(views_with(Rotate(0.0), Erase(0.5)), views_with(Erase(0.5)))
 
 
 @pytest.mark.parametrize(
@@ -82,29 +84,29 @@ def test_invalid_rotation_is_refused(setting: object, sentence: str) -> None:
         pipelines("simclr", 32, {"rotate": setting})
 
 
-# ----------------------------------------------------------------------------------------------------- strength
+# ---------------------------------------------------------------------------------------------- strength
 
 
 @pytest.mark.parametrize("size", [32, 224])
 @pytest.mark.parametrize("strength", [0.0, 0.25, 0.5, 1.0, 2.0])
 def test_strength_is_simclrs(size: int, strength: float) -> None:
-    """Chen et al. 2020, appendix A: ColorJitter(0.8 s, 0.8 s, 0.8 s, 0.2 s), on small images and large ones alike."""
+    """Chen et al. 2020, appendix A: ColorJitter(0.8 s, 0.8 s, 0.8 s, 0.2 s), for small and large images."""
     first, second = pipelines("simclr", size, {"strength": strength})
     assert first == second
     assert (first.brightness, first.contrast, first.saturation) == pytest.approx((0.8 * strength,) * 3)
     assert first.hue == pytest.approx(0.2 * strength)
     untouched = {"crop_scale", "greyscale", "jitter", "blur", "flip"}
-    plain = pipelines("simclr", size)[0]
-    assert all(getattr(first, name) == getattr(plain, name) for name in untouched)
+    pipeline = pipelines("simclr", size)[0]
+    assert all(getattr(first, name) == getattr(pipeline, name) for name in untouched)
 
 
 def test_a_pipelines_own_strength_changes_nothing_and_proportions_stay() -> None:
     for name in PIPELINES:
-        own = pipelines(name, 128)
-        again = pipelines(name, 128, {"strength": own[0].brightness / 0.8})
-        for one, other in zip(own, again, strict=True):
+        default = pipelines(name, 128)
+        explicit = pipelines(name, 128, {"strength": default[0].brightness / 0.8})
+        for one, second in zip(default, explicit, strict=True):
             for key in ("brightness", "contrast", "saturation", "hue"):
-                assert getattr(one, key) == pytest.approx(getattr(other, key))
+                assert getattr(one, key) == pytest.approx(getattr(second, key))
     byol = pipelines("byol", 128, {"strength": 1.0})[0]
     assert (byol.brightness, byol.contrast, byol.saturation, byol.hue) == pytest.approx((0.8, 0.8, 0.4, 0.2))
 

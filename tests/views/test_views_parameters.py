@@ -18,7 +18,7 @@ MANY = 20_000
 UNLIKELY = 1e-3  # the draws are fixed by their seeds: either a law holds on them or it does not
 
 
-def drawn(
+def draw_parameters(
     augment: Augment, height: int = 32, width: int = 32, count: int = MANY, view: int = 0
 ) -> Parameters:
     size = np.tile(np.array([height, width], dtype=np.int32), (count, 1))
@@ -43,7 +43,7 @@ def test_crops_follow_torchvisions_law(
     theirs = np.array(
         [RandomResizedCrop.get_params(image, list(scale), list(ratio)) for _ in range(4000)], dtype=float
     )
-    ours = drawn(Augment(crop_scale=scale, crop_ratio=ratio), height, width).box.astype(float)
+    ours = draw_parameters(Augment(crop_scale=scale, crop_ratio=ratio), height, width).box.astype(float)
     for measure in (
         lambda box: box[:, 0],
         lambda box: box[:, 1],
@@ -69,13 +69,13 @@ def test_every_crop_lies_within_its_image(
     height: int, width: int, scale: list[float], ratio: list[float], crop: float
 ) -> None:
     augment = Augment(crop=crop, crop_scale=(scale[0], scale[1]), crop_ratio=(ratio[0], ratio[1]))
-    top, left, tall, wide = drawn(augment, height, width, count=50).box.T
+    top, first_column, tall, width_of_crop = draw_parameters(augment, height, width, count=50).box.T
     assert (tall >= 1).all()
-    assert (wide >= 1).all()
+    assert (width_of_crop >= 1).all()
     assert (top >= 0).all()
-    assert (left >= 0).all()
+    assert (first_column >= 0).all()
     assert (top + tall <= height).all()
-    assert (left + wide <= width).all()
+    assert (first_column + width_of_crop <= width).all()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_every_crop_lies_within_its_image(
 def test_without_a_random_crop_the_largest_central_one_is_taken(
     height: int, width: int, box: tuple[int, ...]
 ) -> None:
-    assert (drawn(Augment(crop=0.0), height, width, count=20).box == box).all()
+    assert (draw_parameters(Augment(crop=0.0), height, width, count=20).box == box).all()
 
 
 PROBABILITIES = {
@@ -103,12 +103,12 @@ PROBABILITIES = {
 def test_operations_happen_with_their_probability(name: str, probability: float) -> None:
     # The smallest crop scale keeps a random crop from being the whole image.
     augment = replace(Augment(crop_scale=(0.1, 0.5)), **{name: probability})  # type: ignore[arg-type]
-    share = PROBABILITIES[name](drawn(augment)).mean()
+    share = PROBABILITIES[name](draw_parameters(augment)).mean()
     assert abs(share - probability) <= 4 * math.sqrt(probability * (1 - probability) / MANY)
 
 
 def test_decisions_are_independent_of_one_another() -> None:
-    first, second = (drawn(replace(Augment(), solarise=0.5), view=view) for view in (0, 1))
+    first, second = (draw_parameters(replace(Augment(), solarise=0.5), view=view) for view in (0, 1))
     columns = [
         column
         for p in (first, second)
@@ -119,13 +119,13 @@ def test_decisions_are_independent_of_one_another() -> None:
     within = np.arange(len(columns)) % (len(columns) // 2) < 4
     same_view = np.arange(len(columns)) // (len(columns) // 2)
     crops = within[:, None] & within[None, :] & (same_view[:, None] == same_view[None, :])
-    # The four factors share the decision to jitter; their deviations from neutral are symmetric, hence uncorrelated.
+    # The four factors share the decision to jitter; their deviations are symmetric, so uncorrelated.
     correlation[crops | np.eye(len(columns), dtype=bool)] = 0
     assert np.abs(correlation).max() < 5 / math.sqrt(MANY)
 
 
 def test_factors_and_deviations_are_uniform() -> None:
-    p = drawn(Augment(jitter=1.0, brightness=0.8, contrast=0.4, saturation=1.5, hue=0.2, blur=1.0))
+    p = draw_parameters(Augment(jitter=1.0, brightness=0.8, contrast=0.4, saturation=1.5, hue=0.2, blur=1.0))
     for values, low, high in (
         (p.factors[:, 0], 0.2, 1.8),
         (p.factors[:, 1], 0.6, 1.4),
@@ -137,7 +137,7 @@ def test_factors_and_deviations_are_uniform() -> None:
 
 
 def test_every_order_of_the_jitter_is_equally_likely() -> None:
-    orders = drawn(Augment()).order
+    orders = draw_parameters(Augment()).order
     assert (orders[:, 4] == GREYSCALE).all()
     kinds, counts = np.unique(orders, axis=0, return_counts=True)
     assert len(kinds) == 24
@@ -145,13 +145,13 @@ def test_every_order_of_the_jitter_is_equally_likely() -> None:
 
 
 def test_greyscale_can_come_first() -> None:
-    orders = drawn(Augment(greyscale_first=True), count=100).order
+    orders = draw_parameters(Augment(greyscale_first=True), count=100).order
     assert (orders[:, 0] == GREYSCALE).all()
     assert (np.sort(orders, axis=1) == np.arange(5)).all()
 
 
 def test_strength_zero_draws_the_neutral_factor() -> None:
-    p = drawn(Augment(jitter=1.0, brightness=0, contrast=0, saturation=0, hue=0))
+    p = draw_parameters(Augment(jitter=1.0, brightness=0, contrast=0, saturation=0, hue=0))
     assert (p.factors == np.array([1, 1, 1, 0], dtype=np.float32)).all()
 
 
@@ -160,17 +160,17 @@ def test_strength_zero_draws_the_neutral_factor() -> None:
 def test_draws_do_not_depend_on_the_rest_of_the_batch(data: st.DataObject) -> None:
     size = np.random.default_rng(0).integers(3, 200, (64, 2)).astype(np.int32)
     augment = Augment(crop_scale=(0.5, 1.0), solarise=0.3)
-    together = draw(augment, size, 5, 2, np.arange(64) + 1000, 1)
+    joint = draw(augment, size, 5, 2, np.arange(64) + 1000, 1)
     some = np.array(data.draw(st.lists(st.integers(0, 63), min_size=1, max_size=20)))
-    alone = draw(augment, size[some], 5, 2, some + 1000, 1)
-    for name, values in vars(together).items():
-        np.testing.assert_array_equal(values[some], getattr(alone, name))
+    single = draw(augment, size[some], 5, 2, some + 1000, 1)
+    for name, values in vars(joint).items():
+        np.testing.assert_array_equal(values[some], getattr(single, name))
 
 
-@pytest.mark.parametrize("other", [{"seed": 1}, {"epoch": 1}, {"view": 1}, {"index": np.arange(100) + 1}])
-def test_seed_epoch_view_and_index_each_change_what_is_drawn(other: dict[str, object]) -> None:
+@pytest.mark.parametrize("changes", [{"seed": 1}, {"epoch": 1}, {"view": 1}, {"index": np.arange(100) + 1}])
+def test_seed_epoch_view_and_index_each_change_what_is_drawn(changes: dict[str, object]) -> None:
     base = {"seed": 0, "epoch": 0, "view": 0, "index": np.arange(100)}
     size = np.full((100, 2), 50, dtype=np.int32)
-    one, two = (draw(Augment(), size, **{**base, **change}) for change in ({}, other))  # type: ignore[arg-type]
+    one, two = (draw(Augment(), size, **{**base, **change}) for change in ({}, changes))  # type: ignore[arg-type]
     assert (one.factors[:, 0] == two.factors[:, 0]).mean() < 0.3
     assert (one.box == two.box).all(axis=1).mean() < 0.3

@@ -36,7 +36,7 @@ def ragged(count: int, largest: int = 60, channels: int = 3, seed: int = 0) -> P
 
 
 def some_of(pixels: Pixels, rows: np.ndarray, padding: int) -> Pixels:
-    """Rows of a batch, trimmed to their largest image and padded anew with rubbish."""
+    """Rows of a batch, trimmed to their largest image and padded again with noise."""
     size = pixels.size[rows]
     height, width = size.max(axis=0)
     data = np.full((len(rows), height + padding, width + padding, pixels.data.shape[3]), 77, dtype=np.uint8)
@@ -51,30 +51,35 @@ def some_of(pixels: Pixels, rows: np.ndarray, padding: int) -> Pixels:
     epoch=st.integers(0, 5),
 )
 def test_view_depends_only_on_its_image(rows: list[int], padding: int, epoch: int) -> None:
-    pixels, index, chosen = ragged(30), np.arange(30) * 17, np.array(rows)
+    pixels, index, selected_rows = ragged(30), np.arange(30) * 17, np.array(rows)
     views = Views(PIPELINES["byol"], 24, MEAN, STD)
-    together = views(pixels, 3, epoch, index)
-    apart = views(some_of(pixels, chosen, padding), 3, epoch, index[chosen])
-    for one, other in zip(together, apart, strict=True):
-        assert torch.equal(one[chosen], other)
+    joint = views(pixels, 3, epoch, index)
+    separate = views(some_of(pixels, selected_rows, padding), 3, epoch, index[selected_rows])
+    for one, second in zip(joint, separate, strict=True):
+        assert torch.equal(one[selected_rows], second)
 
 
 def test_threads_do_not_change_a_bit() -> None:
     views = Views(PIPELINES["simclr"], 32, MEAN, STD)
     pixels = ragged(64)
-    alone = [views(pixels, 0, epoch, np.arange(64)) for epoch in range(16)]
+    sequential = [views(pixels, 0, epoch, np.arange(64)) for epoch in range(16)]
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda epoch: views(pixels, 0, epoch, np.arange(64)), range(16)))
-    for one, other in zip(alone, together, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+        parallel = list(pool.map(lambda epoch: views(pixels, 0, epoch, np.arange(64)), range(16)))
+    for one, second in zip(sequential, parallel, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, second, strict=True))
 
 
 def test_each_view_has_its_own_pipeline_and_its_own_randomness() -> None:
     pixels = ragged(8)
-    alike = Views(PIPELINES["simclr"], 32, MEAN, STD)(pixels, 0, 0, np.arange(8))
-    assert not torch.allclose(alike[0], alike[1])
-    plain, grey = Augment(greyscale=0.0, jitter=0.0, blur=0.0), Augment(greyscale=1.0, jitter=0.0, blur=0.0)
-    first, second, third = Views((plain, grey, plain), 32, (0.5,) * 3, (1.0,) * 3)(pixels, 0, 0, np.arange(8))
+    same_pipeline = Views(PIPELINES["simclr"], 32, MEAN, STD)(pixels, 0, 0, np.arange(8))
+    assert not torch.allclose(same_pipeline[0], same_pipeline[1])
+    unchanged, grey = (
+        Augment(greyscale=0.0, jitter=0.0, blur=0.0),
+        Augment(greyscale=1.0, jitter=0.0, blur=0.0),
+    )
+    first, second, third = Views((unchanged, grey, unchanged), 32, (0.5,) * 3, (1.0,) * 3)(
+        pixels, 0, 0, np.arange(8)
+    )
     assert torch.allclose(second[:, 0], second[:, 2])
     assert not torch.allclose(first[:, 0], first[:, 2])
     assert not torch.allclose(first, third)
@@ -82,9 +87,9 @@ def test_each_view_has_its_own_pipeline_and_its_own_randomness() -> None:
 
 def test_the_same_call_gives_the_same_view_and_another_epoch_another() -> None:
     views, pixels = Views(PIPELINES["simclr"], 32, MEAN, STD), ragged(8)
-    (one, _), (same, _), (other, _) = (views(pixels, 1, epoch, np.arange(8)) for epoch in (4, 4, 5))
+    (one, _), (same, _), (next_epoch, _) = (views(pixels, 1, epoch, np.arange(8)) for epoch in (4, 4, 5))
     assert torch.equal(one, same)
-    assert not torch.allclose(one, other)
+    assert not torch.allclose(one, next_epoch)
 
 
 def test_the_pipeline_called_none_shows_the_image() -> None:
@@ -145,11 +150,11 @@ def test_plain_is_torchvisions_resize_and_centre_crop(size: int, seed: int) -> N
 
 def test_plain_leaves_an_image_of_the_right_size_alone_and_takes_the_views_arguments() -> None:
     data = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
-    pixels, plain = Pixels(data, np.full((3, 2), 32, dtype=np.int32)), PlainImages(32, MEAN, STD)
-    (view,), (again,) = plain(pixels), plain(pixels, 5, 1, np.arange(3))
+    pixels, show = Pixels(data, np.full((3, 2), 32, dtype=np.int32)), PlainImages(32, MEAN, STD)
+    (view,), (repeated,) = show(pixels), show(pixels, 5, 1, np.arange(3))
     target = (data / 255 - MEAN) / STD
     np.testing.assert_allclose(view.permute(0, 2, 3, 1), target, atol=1e-5)
-    assert torch.equal(view, again)
+    assert torch.equal(view, repeated)
 
 
 @pytest.mark.parametrize("channels", [1, 4])
@@ -198,10 +203,10 @@ def test_a_constant_channel_has_deviation_one_and_no_pixels_have_none() -> None:
 
 def test_unnormalise_turns_a_view_back_into_bytes() -> None:
     data = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), dtype=np.uint8)
-    plain = PlainImages(16, MEAN, STD)
-    (view,) = plain(Pixels(data, np.full((3, 2), 16, dtype=np.int32)))
-    assert (plain.unnormalise(view) == data).all()
-    assert (plain.unnormalise(view + 100) == 255).all()
+    show = PlainImages(16, MEAN, STD)
+    (view,) = show(Pixels(data, np.full((3, 2), 16, dtype=np.int32)))
+    assert (show.unnormalise(view) == data).all()
+    assert (show.unnormalise(view + 100) == 255).all()
 
 
 @pytest.mark.parametrize(

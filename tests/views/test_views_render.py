@@ -1,4 +1,4 @@
-"""Both implementations against torchvision's float functionals, applied one by one, whatever the parameters."""
+"""Both implementations equal torchvision's float functionals, applied one by one, for any parameters."""
 
 import os
 import shutil
@@ -204,7 +204,10 @@ def test_kernel_loads_without_a_writable_cache(tmp_path: Path) -> None:
     nowhere = {"HOME": str(tmp_path / "no_folder"), "XDG_CACHE_HOME": str(tmp_path / "no_folder")}
     environment = {**os.environ, **nowhere, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("NUMBA_CACHE_DIR", None)
-    script = "import nearfar.modalities.image.views.kernel as k; print(k.__file__, type(k._render._cache).__name__)"
+    script = (
+        "import nearfar.modalities.image.views.kernel as k; print(k.__file__, "
+        "type(k._render._cache).__name__)"
+    )
     answer = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert answer.stdout.split() == [
         str(tmp_path / "nearfar/modalities/image/views/kernel.py"),

@@ -1,4 +1,4 @@
-"""Windows of sound and hidden symbols: pure functions of (seed, epoch, index), with the shares that are promised."""
+"""Windows of sound and hidden symbols: pure functions of (seed, epoch, index), with the documented shares."""
 
 import numpy as np
 import pytest
@@ -30,14 +30,14 @@ def test_a_window_is_a_stretch_of_its_recording_as_loud_as_promised(
 ) -> None:
     series = padded(waves(lengths))
     numbers = np.arange(100, 100 + len(lengths))
-    (heard,) = SoundWindows(WINDOW, 1)(series, seed, epoch, numbers)
-    assert heard.shape == (len(lengths), 2, WINDOW)
+    (window,) = SoundWindows(WINDOW, 1)(series, seed, epoch, numbers)
+    assert window.shape == (len(lengths), 2, WINDOW)
     level = levelled(series).astype(np.float32)
     for row, length in enumerate(lengths):
         real = min(length, WINDOW)
-        assert heard[row, 1].tolist() == [1.0] * real + [0.0] * (WINDOW - real)
-        assert not heard[row, 0, real:].any()
-        stretch = heard[row, 0, :real].numpy()
+        assert window[row, 1].tolist() == [1.0] * real + [0.0] * (WINDOW - real)
+        assert not window[row, 0, real:].any()
+        stretch = window[row, 0, :real].numpy()
         starts = range(length - real + 1)
         assert any(np.array_equal(level[row, s : s + real], stretch) for s in starts)
 
@@ -46,10 +46,10 @@ def test_a_window_is_a_stretch_of_its_recording_as_loud_as_promised(
 @given(seed=st.integers(0, 2**62), epoch=st.integers(0, 10**6))
 def test_sound_views_do_not_depend_on_batch_or_padding(seed: int, epoch: int) -> None:
     items = waves([30, 150, 90])
-    (together,) = SoundWindows(WINDOW, 1)(padded(items), seed, epoch, np.array([7, 2, 5]))
+    (joint,) = SoundWindows(WINDOW, 1)(padded(items), seed, epoch, np.array([7, 2, 5]))
     for row, number in enumerate((7, 2, 5)):
-        (alone,) = SoundWindows(WINDOW, 1)(padded(items[row : row + 1]), seed, epoch, np.array([number]))
-        assert torch.equal(together[row], alone[0])
+        (single,) = SoundWindows(WINDOW, 1)(padded(items[row : row + 1]), seed, epoch, np.array([number]))
+        assert torch.equal(joint[row], single[0])
 
 
 def test_windows_visit_every_start_and_change_with_epoch_and_seed() -> None:
@@ -57,8 +57,8 @@ def test_windows_visit_every_start_and_change_with_epoch_and_seed() -> None:
     first = levelled(series)[0]
     starts = set()
     for epoch in range(100):
-        (heard,) = SoundWindows(WINDOW, 1)(series, 0, epoch, np.array([3]))
-        starts.add(int(np.abs(first - float(heard[0, 0, 0])).argmin()))
+        (window,) = SoundWindows(WINDOW, 1)(series, 0, epoch, np.array([3]))
+        starts.add(int(np.abs(first - float(window[0, 0, 0])).argmin()))
     assert starts == set(range(7))
     draws = [SoundWindows(WINDOW, 1)(series, s, 0, np.array([3]))[0] for s in range(20)]
     assert len({float(d[0, 0, 0]) for d in draws}) > 1
@@ -76,10 +76,10 @@ def test_level_is_mean_zero_and_equal_loudness_and_silence_stays() -> None:
 
 def test_plain_view_of_sound_is_complete() -> None:
     series = padded(waves([50, 120]))
-    (heard,) = WholeSound()(series, index=np.array([4, 9]))
-    assert heard.shape == (2, 2, 120)
-    assert heard[:, 1].sum(dim=1).tolist() == [50, 120]
-    assert np.array_equal(heard[:, 0].numpy(), levelled(series).astype(np.float32))
+    (view,) = WholeSound()(series, index=np.array([4, 9]))
+    assert view.shape == (2, 2, 120)
+    assert view[:, 1].sum(dim=1).tolist() == [50, 120]
+    assert np.array_equal(view[:, 0].numpy(), levelled(series).astype(np.float32))
 
 
 def text(lengths: list[int], symbols: int, seed: int = 0) -> list[np.ndarray]:
@@ -99,59 +99,60 @@ def test_masks_hide_the_promised_number_and_touch_nothing_else(
 ) -> None:
     items = text(lengths, symbols)
     series = padded(items)
-    read, hidden = (view.numpy() for view in Masked(share, symbols)(series, seed, 0, np.arange(len(items))))
+    inputs, hidden = (view.numpy() for view in Masked(share, symbols)(series, seed, 0, np.arange(len(items))))
     for row, item in enumerate(items):
-        asked = hidden[row] != NOTHING
-        assert asked.sum() == max(round(share * len(item)), 1)
-        assert not asked[len(item) :].any()
-        assert (hidden[row, asked] == series.data[row, asked]).all()
-        assert (read[row, ~asked] == series.data[row, ~asked]).all()
-        assert ((read[row, : len(item)] >= 0) & (read[row, : len(item)] <= symbols)).all()
+        masked = hidden[row] != NOTHING
+        assert masked.sum() == max(round(share * len(item)), 1)
+        assert not masked[len(item) :].any()
+        assert (hidden[row, masked] == series.data[row, masked]).all()
+        assert (inputs[row, ~masked] == series.data[row, ~masked]).all()
+        assert ((inputs[row, : len(item)] >= 0) & (inputs[row, : len(item)] <= symbols)).all()
 
 
 def test_hidden_symbols_are_masked_replaced_or_unchanged_in_proportion() -> None:
-    """Wu et al. 2020, sec. 5.1, after BERT. 40,000 blocks of 20 with 3 chosen: shares within 5 standard errors."""
+    """Wu et al. 2020, sec. 5.1, after BERT. 40,000 blocks of 20 with 3 hidden: shares within 5 standard
+    errors."""
     symbols, blocks = 50, 40_000
     series = padded(text([20] * blocks, symbols))
-    read, hidden = (view.numpy() for view in Masked(0.15, symbols)(series, 0, 0, np.arange(blocks)))
-    asked = hidden != NOTHING
-    put, true = read[asked], hidden[asked]
-    count = len(put)
+    inputs, hidden = (view.numpy() for view in Masked(0.15, symbols)(series, 0, 0, np.arange(blocks)))
+    masked = hidden != NOTHING
+    replacements, true = inputs[masked], hidden[masked]
+    count = len(replacements)
     assert count == 3 * blocks
     for share, expected in (
-        ((put == symbols).mean(), 0.8),
-        ((put == true).mean(), 0.1 + 0.1 / symbols),
-        (((put != true) & (put < symbols)).mean(), 0.1 - 0.1 / symbols),
+        ((replacements == symbols).mean(), 0.8),
+        ((replacements == true).mean(), 0.1 + 0.1 / symbols),
+        (((replacements != true) & (replacements < symbols)).mean(), 0.1 - 0.1 / symbols),
     ):
         assert share == pytest.approx(expected, abs=5 * np.sqrt(expected * (1 - expected) / count))
     # every position and every replacement equally often
-    assert asked.mean(axis=0) == pytest.approx(np.full(20, 0.15), abs=5 * np.sqrt(0.15 * 0.85 / blocks))
-    others = put[(put != true) & (put < symbols)]
-    assert np.bincount(others, minlength=symbols) == pytest.approx(
-        np.full(symbols, len(others) / symbols), abs=5 * np.sqrt(len(others) / symbols)
+    assert masked.mean(axis=0) == pytest.approx(np.full(20, 0.15), abs=5 * np.sqrt(0.15 * 0.85 / blocks))
+    random_symbols = replacements[(replacements != true) & (replacements < symbols)]
+    assert np.bincount(random_symbols, minlength=symbols) == pytest.approx(
+        np.full(symbols, len(random_symbols) / symbols), abs=5 * np.sqrt(len(random_symbols) / symbols)
     )
 
 
 def test_hidden_symbols_are_a_function_of_seed_epoch_and_index() -> None:
     items = text([40, 25, 40], 9)
     hide = Masked(0.3, 9)
-    together = hide(padded(items), 5, 2, np.array([8, 1, 6]))
-    again = hide(padded(items[2:]), 5, 2, np.array([6]))
-    assert torch.equal(together[0][2], again[0][0])
-    assert torch.equal(together[1][2], again[1][0])
-    others = [hide(padded(items), s, e, np.array([8, 1, 6]))[1] for s, e in ((6, 2), (5, 3))]
-    assert not any(torch.equal(together[1], other) for other in others)
+    joint = hide(padded(items), 5, 2, np.array([8, 1, 6]))
+    repeated = hide(padded(items[2:]), 5, 2, np.array([6]))
+    assert torch.equal(joint[0][2], repeated[0][0])
+    assert torch.equal(joint[1][2], repeated[1][0])
+    changed_draws = [hide(padded(items), s, e, np.array([8, 1, 6]))[1] for s, e in ((6, 2), (5, 3))]
+    assert not any(torch.equal(joint[1], draw) for draw in changed_draws)
 
 
 def test_plain_view_of_text_is_unchanged() -> None:
     series = padded(text([4, 2], 9))
-    (shown,) = WholeText()(series)
-    assert shown.tolist() == series.data.tolist()
-    assert shown[1, 2:].tolist() == [-1, -1]
+    (view,) = WholeText()(series)
+    assert view.tolist() == series.data.tolist()
+    assert view[1, 2:].tolist() == [-1, -1]
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: Window(3), "views.samples was 3"),
         (lambda: Mask(share=0.0), "views.share was 0"),
@@ -159,6 +160,6 @@ def test_plain_view_of_text_is_unchanged() -> None:
         (lambda: Mask(most=1), "views.most was 1"),
     ],
 )
-def test_invalid_settings_are_refused(make: object, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_invalid_settings_are_refused(make: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         make()  # type: ignore[operator]

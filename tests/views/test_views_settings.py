@@ -15,7 +15,7 @@ RANGES = ["crop_scale", "crop_ratio", "blur_sigma"]
 
 
 def test_every_setting_is_covered_here() -> None:
-    # `also` is no setting by itself: operations are named (tests/extending)
+    # `also` is not a setting: operations are named (tests/extending)
     assert {*NUMBERS, *RANGES, "greyscale_first", "also"} == {field.name for field in fields(Augment)}
 
 
@@ -79,8 +79,8 @@ json = st.recursive(
 )
 def test_any_change_is_taken_or_refused_by_name(key: str, value: object, side: str | None) -> None:
     changes: dict[str, object] = {key: value} if side is None else {side: {key: value}}
-    where = "views" if side is None else f"views.{side}"
-    assert outcome(changes).startswith(("taken", f"{where}.{key}"))
+    section = "views" if side is None else f"views.{side}"
+    assert outcome(changes).startswith(("taken", f"{section}.{key}"))
 
 
 def outcome(changes: dict[str, object]) -> str:
@@ -105,7 +105,7 @@ def test_changes_go_to_both_views_or_to_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "taken"),
+    ("name", "size", "variant"),
     [
         ("simclr", 65, "simclr"),
         ("simclr", 64, "simclr-small"),
@@ -116,8 +116,8 @@ def test_changes_go_to_both_views_or_to_one() -> None:
         ("simclr-small", 224, "simclr-small"),
     ],
 )
-def test_small_images_take_the_small_variant(name: str, size: int, taken: str) -> None:
-    assert pipelines(name, size) == PIPELINES[taken]
+def test_small_images_take_the_small_variant(name: str, size: int, variant: str) -> None:
+    assert pipelines(name, size) == PIPELINES[variant]
 
 
 def test_the_papers_differences_between_views_and_pipelines() -> None:
