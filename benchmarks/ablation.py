@@ -1,14 +1,16 @@
-"""Which candidate ratios of the estimator earn their place? Backward elimination over problems of known information.
+"""Which candidate ratios of the estimator earn their place? Backward elimination over problems of known
+information.
 
-    python benchmarks/ablation.py [N,N] [--fit FOLDER] [--problems SET,SET]     about 1.5 CPU-seconds per problem at N = 300
+    python benchmarks/ablation.py [N,N] [--fit FOLDER] [--problems SET,SET]     about 1.5 CPU-seconds per
+    problem at N = 300
 
-Every candidate is fitted once per problem: log ratios on rows left out of the fit give the weights, log ratios of fresh rows
-the value. Both are stored in FOLDER, and a second run continues. Stacks without a candidate are then made from the stored
-numbers alone. The error of a stack is its loss, truth less mean log ratio of fresh rows, a divergence that is never negative
-in expectation, divided by max(truth, 0.25). A round removes the candidates whose removal raises the mean error by at most one
-standard error over problems, at most a quarter of them at a time, the most useless first. Candidates that differ in which side
-they predict stand or fall together.
-"""
+Every candidate is fitted once per problem: log ratios on rows left out of the fit give the weights, log
+ratios of fresh rows the value. Both are stored in FOLDER, and a second run continues. Stacks without a
+candidate are then made from the stored numbers alone. The error of a stack is its loss, truth less mean log
+ratio of fresh rows, a divergence that is never negative in expectation, divided by max(truth, 0.25). A round
+removes the candidates whose removal raises the mean error by at most one standard error over problems, at
+most a quarter of them at a time, the most useless first. Candidates that differ in which side they predict
+stand or fall together."""
 
 import argparse
 import zlib
@@ -43,7 +45,7 @@ def fit_candidates(problem: Problem, n: int) -> Table:
     x, y = problem.make(np.random.default_rng([n, zlib.crc32(problem.name.encode())]), train + FRESH_ROWS)
     pair = check_pair(x, y, problem.options.get("discrete", "auto"))
     maps = [SideMap.fit(side[:train], kind) for side, kind in zip((pair.x, pair.y), pair.kinds, strict=True)]
-    fitted, fresh = (
+    fitted, new_rows = (
         tuple(m(side[rows]) for m, side in zip(maps, (pair.x, pair.y), strict=True))
         for rows in (slice(0, train), slice(train, None))
     )
@@ -63,7 +65,7 @@ def fit_candidates(problem: Problem, n: int) -> Table:
             excess = float(np.mean(excesses))
             names.append(name)
             unseen_values.append(np.concatenate(values) - excess)
-            fresh_values.append(_clip(ratio.pairs(*fresh)) - excess)
+            fresh_values.append(_clip(ratio.pairs(*new_rows)) - excess)
     return names, np.column_stack(unseen_values), np.column_stack(fresh_values)
 
 
@@ -71,8 +73,8 @@ def load_or_fit(problem: Problem, n: int, folder: Path) -> Table:
     file = folder / f"{zlib.crc32(problem.name.encode()):08x}-{n}.npz"
     if not file.exists():
         with one_thread():
-            names, unseen, fresh = fit_candidates(problem, n)
-        np.savez(file, names=np.array(names), unseen=unseen.astype("f4"), fresh=fresh.astype("f4"))
+            names, unseen, new_rows = fit_candidates(problem, n)
+        np.savez(file, names=np.array(names), unseen=unseen.astype("f4"), fresh=new_rows.astype("f4"))
     with np.load(file) as stored:
         return (
             [str(name) for name in stored["names"]],
@@ -83,7 +85,7 @@ def load_or_fit(problem: Problem, n: int, folder: Path) -> Table:
 
 def stack_value(table: Table, candidates: set[str]) -> tuple[float, dict[str, float]]:
     """Mean log ratio of fresh rows under the stack of these candidates, and the weights on rows left out."""
-    names, unseen, fresh = table
+    names, unseen, new_rows = table
     selected = [k for k, name in enumerate(names) if name in candidates]
     if not selected:
         return 0.0, {}
@@ -94,7 +96,7 @@ def stack_value(table: Table, candidates: set[str]) -> tuple[float, dict[str, fl
         return 0.0, by_name
     independence = max(weights[0], 3 / (3 + len(unseen)))
     share = np.r_[independence, weights[1:] * heavy[1:] * (1 - independence) / weights[1:][heavy[1:]].sum()]
-    log_r = np.column_stack([np.zeros(len(fresh)), fresh[:, selected]])[:, heavy]
+    log_r = np.column_stack([np.zeros(len(new_rows)), new_rows[:, selected]])[:, heavy]
     return float(logsumexp(log_r + np.log(share[heavy]), axis=1).mean()), by_name
 
 
@@ -114,8 +116,8 @@ def eliminate(tables: list[Table], truths: np.ndarray, candidates: list[str]) ->
         base = [stack_value(table, remaining) for table in tables]
         units = sorted({unit(name) for name in remaining})
         change = {}
-        for each in units:
-            members = {name for name in remaining if unit(name) == each}
+        for candidate in units:
+            members = {name for name in remaining if unit(name) == candidate}
             loss = np.array(
                 [
                     0.0
@@ -125,16 +127,21 @@ def eliminate(tables: list[Table], truths: np.ndarray, candidates: list[str]) ->
                 ]
             )
             loss = loss / scale
-            change[each] = float(loss.mean()), float(loss.std(ddof=1) / np.sqrt(len(loss))), float(loss.max())
+            change[candidate] = (
+                float(loss.mean()),
+                float(loss.std(ddof=1) / np.sqrt(len(loss))),
+                float(loss.max()),
+            )
         error = (truths - np.array([value for value, _ in base])) / scale
         print(
-            f"\n{len(units)} candidates: mean relative error {error.mean():.4f}, median {np.median(error):.4f}"
+            f"\n{len(units)} candidates: mean relative error {error.mean():.4f}, median "
+            f"{np.median(error):.4f}"
         )
-        for each, (mean, spread, most) in sorted(change.items(), key=lambda item: -item[1][0]):
-            print(f"  without {each:<40}{mean:+.5f} ± {spread:.5f}  most {most:+.3f}")
+        for candidate, (mean, spread, largest) in sorted(change.items(), key=lambda item: -item[1][0]):
+            print(f"  without {candidate:<40}{mean:+.5f} ± {spread:.5f}  most {largest:+.3f}")
         removable = sorted(
-            (each for each in units if change[each][0] <= change[each][1]),
-            key=lambda each: change[each][0] / (change[each][1] + 1e-12),
+            (candidate for candidate in units if change[candidate][0] <= change[candidate][1]),
+            key=lambda candidate: change[candidate][0] / (change[candidate][1] + 1e-12),
         )
         if not removable:
             return

@@ -1,11 +1,11 @@
-"""Cached gradients (`encode_chunk`) beside plain autograd: peak memory of a large batch, and time per image where both fit.
+"""Cached gradients (`encode_chunk`) against autograd: peak memory of a large batch, and time per image.
 
-    OMP_NUM_THREADS=1 python benchmarks/cached.py [--batch 4096] [--chunk 32] [--both 256] [--backbone resnet18]
+    OMP_NUM_THREADS=1 python benchmarks/cached.py [--batch 4096] [--chunk 32] [--both 256] [--backbone
+    resnet18]
 
-Each arm runs in a process of its own, so that peaks are its own; arms are interleaved and medians taken. A step is forward,
-backward and optimiser of SimCLR on two views of 32 x 32 pixels; time is the process's CPU time, which other work on the machine moves
-little; peak is its largest resident memory, all included.
-"""
+Each arm runs in its own process. Arms are interleaved and medians taken. A step is forward, backward and
+optimiser of SimCLR on two views of 32 x 32 pixels. Time is CPU time of the process; peak is its largest
+resident memory."""
 
 import argparse
 import json
@@ -46,22 +46,22 @@ def arm(backbone: str, batch_size: int, chunk: int | None, steps: int) -> dict[s
     optimizer = torch.optim.AdamW(method.parameters(), fused=True)
     seconds = []
     for _ in range(steps + 1):
-        begun = time.process_time()
+        start = time.process_time()
         outcome = method(batch)
         optimizer.zero_grad()
         outcome.loss.backward()
         optimizer.step()
         method.advance(outcome)
-        seconds.append(time.process_time() - begun)
+        seconds.append(time.process_time() - start)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"seconds": statistics.median(seconds[1:] or seconds), "peak": peak}
 
 
 def measured(*words: object) -> dict[str, float]:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, __file__, "--arm", *map(str, words)], capture_output=True, text=True, check=True
     )
-    return json.loads(done.stdout)
+    return json.loads(process.stdout)
 
 
 def main() -> None:
@@ -72,27 +72,30 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--backbone", default="resnet18")
     parser.add_argument("--arm", nargs=4, metavar=("BACKBONE", "BATCH", "CHUNK", "STEPS"))
-    given = parser.parse_args()
-    if given.arm:
-        backbone, batch, chunk, steps = given.arm
+    arguments = parser.parse_args()
+    if arguments.arm:
+        backbone, batch, chunk, steps = arguments.arm
         print(json.dumps(arm(backbone, int(batch), int(chunk) or None, int(steps))))
         return
     rounds: dict[str, list[dict[str, float]]] = {"plain": [], "cached": []}
-    for _ in range(given.rounds):
-        for name, chunk in (("plain", 0), ("cached", given.chunk)):
-            rounds[name].append(measured(given.backbone, given.both, chunk, 3))
-    for name, found in rounds.items():
-        per_image = statistics.median(each["seconds"] for each in found) / given.both
-        peak = max(each["peak"] for each in found)
-        print(f"{name:<7} batch {given.both}: {1e3 * per_image:.2f} ms per image, peak {peak / 1e9:.2f} GB")
+    for _ in range(arguments.rounds):
+        for name, chunk in (("plain", 0), ("cached", arguments.chunk)):
+            rounds[name].append(measured(arguments.backbone, arguments.both, chunk, 3))
+    for name, measurements in rounds.items():
+        per_image = statistics.median(measurement["seconds"] for measurement in measurements) / arguments.both
+        peak = max(measurement["peak"] for measurement in measurements)
+        print(
+            f"{name:<7} batch {arguments.both}: {1e3 * per_image:.2f} ms per image, peak {peak / 1e9:.2f} GB"
+        )
     pairs = zip(rounds["plain"], rounds["cached"], strict=True)
-    ratios = sorted(cached["seconds"] / plain["seconds"] for plain, cached in pairs)
+    ratios = sorted(cached["seconds"] / autograd["seconds"] for autograd, cached in pairs)
     print(f"cached over plain: median {statistics.median(ratios):.2f}, {ratios[0]:.2f} to {ratios[-1]:.2f}")
-    if not given.batch:
+    if not arguments.batch:
         return
-    large = measured(given.backbone, given.batch, given.chunk, 0)
+    large = measured(arguments.backbone, arguments.batch, arguments.chunk, 0)
     print(
-        f"cached  batch {given.batch}, {given.chunk} at a time: one step {large['seconds']:.0f} s, peak {large['peak'] / 1e9:.2f} GB"
+        f"cached  batch {arguments.batch}, {arguments.chunk} at a time: one step {large['seconds']:.0f} "
+        f"s, peak {large['peak'] / 1e9:.2f} GB"
     )
 
 

@@ -1,10 +1,10 @@
-"""How much memory a step against a large queue takes when `chunk` is set, under every selection.
+"""Memory of a step against a large queue when `chunk` is set, for every selection.
 
-    python benchmarks/chunk.py [ANCHORS CANDIDATES CHUNK]        default 512 65536 16, 128 numbers each, float32, CPU
+    python benchmarks/chunk.py [ANCHORS CANDIDATES CHUNK]     default 512 65536 16, 128 dimensions, float32,
+    CPU
 
-Each selection runs forward and backward in a process of its own; what is told is the peak of resident memory above what was there
-before the step, the queue included there, with an allocator that gives freed memory back at once (glibc would keep some). Linux only.
-"""
+Each selection runs forward and backward in its own process. The figure is peak resident memory above that
+before the step, with an allocator that returns freed memory at once (glibc would keep some). Linux only."""
 
 import gc
 import os
@@ -53,20 +53,20 @@ SELECTIONS: dict[str, Callable[[], Any]] = {
 }
 
 
-def resident(what: str) -> float:
+def resident(field: str) -> float:
     """MB, from the kernel: VmRSS now, VmHWM the peak since it was last reset."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(what)) / 1024
+    return next(float(line.split()[1]) for line in lines if line.startswith(field)) / 1024
 
 
 def step(selection: Any, keys: Tensor, anchors: int, chunk: int) -> None:
     generator = torch.Generator().manual_seed(1)
     u = torch.nn.functional.normalize(torch.randn(anchors, DIM, generator=generator), dim=1).requires_grad_()
     index = torch.arange(anchors)
-    held = Candidates(keys, torch.arange(len(keys)) % INSTANCES)
+    candidates = Candidates(keys, torch.arange(len(keys)) % INSTANCES)
     scored = (u * keys[:anchors]).sum(dim=1, keepdim=True) / 0.1
-    negative = Streamed(u / 0.1, index, held, chunk)
-    scores = selection(Scores(scored, negative), Context(u, held, index, START))
+    negative = Streamed(u / 0.1, index, candidates, chunk)
+    scores = selection(Scores(scored, negative), Context(u, candidates, index, START))
     value = nf.InfoNCE()(scores)
     (value + scores.score_function_term(value, nf.InfoNCE())).backward()
 
@@ -79,10 +79,11 @@ def measured(name: str, anchors: int, candidates: int, chunk: int) -> None:
     step(selection, keys, 2 * chunk, chunk)  # what the libraries allocate once
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")
-    before, begun = resident("VmRSS"), time.perf_counter()
+    previous, start = resident("VmRSS"), time.perf_counter()
     step(selection, keys, anchors, chunk)
     print(
-        f"{name:<12} {resident('VmHWM') - before:7.1f} MB above before; {time.perf_counter() - begun:6.2f} s"
+        f"{name:<12} {resident('VmHWM') - previous:7.1f} MB above before; "
+        f"{time.perf_counter() - start:6.2f} s"
     )
 
 
@@ -93,7 +94,8 @@ def main() -> None:
         return
     sizes = [*words, *("512", "65536", "16")[len(words) :]]
     print(
-        f"{sizes[0]} anchors x {sizes[1]} candidates, chunk {sizes[2]}: the whole matrix is {int(sizes[0]) * int(sizes[1]) * 4 / 2**20:.0f} MB"
+        f"{sizes[0]} anchors x {sizes[1]} candidates, chunk {sizes[2]}: the whole matrix is "
+        f"{int(sizes[0]) * int(sizes[1]) * 4 / 2**20:.0f} MB"
     )
     honest = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
     for name in SELECTIONS:

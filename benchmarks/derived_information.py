@@ -1,6 +1,9 @@
-"""Conditional information, divergence, lags and rows against closed forms: error, coverage of the 90 % interval, how often at_least was above.
+"""Conditional information, divergence, lags and rows against closed forms.
 
-python benchmarks/derived_information.py [ROWS] [SEEDS] [FIRST SEED]      500 rows, 20 seeds by default: about 4 CPU-minutes
+    python benchmarks/derived_information.py [ROWS] [SEEDS] [FIRST SEED]      500 rows, 20 seeds: about 4
+    CPU-minutes
+
+Prints the error, the coverage of the 90 % interval, and how often at_least exceeded the truth.
 """
 
 import math
@@ -60,8 +63,9 @@ def die(weights: list[float]) -> Callable[[Rng, int], np.ndarray]:
     return lambda rng, n: rng.choice(len(weights), p=np.array(weights) / sum(weights), size=n)
 
 
-def after(lag: int, memory: float = 0.5) -> Callable[[int, int], Any]:
-    """x an autoregression, y the x of two steps before and noise; asked about y so many steps after x."""
+def lagged(lag: int, memory: float = 0.5) -> Callable[[int, int], Any]:
+    """x an autoregression, y the x of two steps before plus noise; the question is about y `lag` steps after
+    x."""
 
     def estimate(seed: int, n: int) -> Any:
         rng = np.random.default_rng(seed)
@@ -99,8 +103,8 @@ def questions() -> list[Question]:
         Question("KL, 3 columns, 1 apart each", 1.5, divergence(normal(1.0, columns=3), normal(columns=3))),
         Question("KL, the same", 0.0, divergence(normal(), normal())),
         Question("KL, loaded die of fair", kl_of_dice(loaded, fair), divergence(die(loaded), die(fair))),
-        Question("lag 2, where y follows x", gaussian_information(root), after(2)),
-        Question("lag 0, by x's own memory", gaussian_information(0.25 * root), after(0)),
+        Question("lag 2, where y follows x", gaussian_information(root), lagged(2)),
+        Question("lag 0, by x's own memory", gaussian_information(0.25 * root), lagged(0)),
     ]
 
 
@@ -111,29 +115,33 @@ def rows_told(n: int, seeds: range) -> None:
         x, noise = np.random.default_rng(seed).normal(size=(2, n))
         y = rho * x + math.sqrt(1 - rho**2) * noise
         truth = gaussian_information(rho) - (rho**2 * (x**2 + y**2) - 2 * rho * x * y) / (2 * (1 - rho**2))
-        found = nf.pointwise_mi(x, y, seed=seed)
-        error.append(float(np.abs(found - truth).mean()))
-        likeness.append(float(np.corrcoef(found, truth)[0, 1]))
+        rows = nf.pointwise_mi(x, y, seed=seed)
+        error.append(float(np.abs(rows - truth).mean()))
+        likeness.append(float(np.corrcoef(rows, truth)[0, 1]))
     print(
-        f"rows of a Gaussian, correlation {rho}: mean absolute error {np.mean(error):.3f}, correlation {np.mean(likeness):.3f}"
+        f"rows of a Gaussian, correlation {rho}: mean absolute error {np.mean(error):.3f}, correlation "
+        f"{np.mean(likeness):.3f}"
     )
 
 
 def main() -> None:
     n, seeds, first = [int(a) for a in sys.argv[1:]] + [500, 20, 0][len(sys.argv) - 1 :]
-    held = []
+    coverage = []
     for question in questions():
-        found = [question.estimate(seed, n) for seed in range(first, first + seeds)]
-        nats = np.array([one.nats for one in found])
-        inside = np.array([one.interval[0] <= question.truth <= one.interval[1] for one in found])
-        above = [float(one.at_least) > question.truth + 1e-9 for one in found if hasattr(one, "at_least")]
-        held += inside.tolist()
+        estimates = [question.estimate(seed, n) for seed in range(first, first + seeds)]
+        nats = np.array([one.nats for one in estimates])
+        inside = np.array([one.interval[0] <= question.truth <= one.interval[1] for one in estimates])
+        exceeding = [
+            float(one.at_least) > question.truth + 1e-9 for one in estimates if hasattr(one, "at_least")
+        ]
+        coverage += inside.tolist()
         print(
-            f"{question.name:<30}{question.truth:>7.3f}  mean {nats.mean():.3f} ± {nats.std():.3f}  interval holds it in {inside.mean():.0%}"
-            + (f"  at_least above in {np.mean(above):.0%}" if above else ""),
+            f"{question.name:<30}{question.truth:>7.3f}  mean {nats.mean():.3f} ± {nats.std():.3f}  "
+            f"interval holds it in {inside.mean():.0%}"
+            + (f"  at_least above in {np.mean(exceeding):.0%}" if exceeding else ""),
             flush=True,
         )
-    print(f"all: the 90 % interval holds the truth in {np.mean(held):.0%} of {len(held)}")
+    print(f"all: the 90 % interval holds the truth in {np.mean(coverage):.0%} of {len(coverage)}")
     rows_told(n, range(first, first + min(5, seeds)))
 
 

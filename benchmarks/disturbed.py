@@ -1,11 +1,12 @@
-"""A training step while another process burns a core: how threads wait decides.
+"""A training step while another process uses a core: the effect of how threads wait.
 
-    python benchmarks/disturbed.py [ROUNDS] [fp32|bf16]      default: 5 rounds, fp32; resnet8-w16, batch 64, 32 x 32
+    python benchmarks/disturbed.py [ROUNDS] [fp32|bf16]      default: 5 rounds, fp32; resnet8-w16, batch 64,
+    32 x 32
 
-OpenMP threads that wait by spinning (torch's default) take the core that the thread they wait for needs. Arms are processes of their own,
-since OpenMP reads its settings when it is loaded; they take turns within a round, alone and with a process that counts for ever beside.
-Medians over rounds. CPU time per step tells how much was spent on waiting, also on a machine that other people use meanwhile.
-"""
+OpenMP threads that spin while waiting (torch's default) occupy the core that the awaited thread needs. Each
+arm is a process, because OpenMP reads its settings when it is loaded. Arms take turns within a round, on an
+idle machine and with a busy process. Figures are medians over rounds. CPU time per step shows the cost of
+waiting, also on a shared machine."""
 
 import json
 import os
@@ -47,11 +48,12 @@ for seconds in map(float, sys.stdin):
     while not steps or time.perf_counter() - begun < seconds:
         step()
         steps += 1
-    print(json.dumps([64 * steps / (time.perf_counter() - begun), (time.process_time() - cpu) / steps]), flush=True)
+    rate = 64 * steps / (time.perf_counter() - begun)
+    print(json.dumps([rate, (time.process_time() - cpu) / steps]), flush=True)
 """
 
 
-def begun(settings: dict[str, str], precision: str) -> "subprocess.Popen[str]":
+def start_arm(settings: dict[str, str], precision: str) -> "subprocess.Popen[str]":
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "GOMP_", "KMP_"))}
     words = [sys.executable, "-c", CHILD, precision]
     return subprocess.Popen(
@@ -59,7 +61,7 @@ def begun(settings: dict[str, str], precision: str) -> "subprocess.Popen[str]":
     )
 
 
-def asked(process: "subprocess.Popen[str]") -> tuple[float, float]:
+def measure(process: "subprocess.Popen[str]") -> tuple[float, float]:
     """(images/s, CPU seconds per step) of a block of steps."""
     assert process.stdin is not None
     assert process.stdout is not None
@@ -72,31 +74,32 @@ def asked(process: "subprocess.Popen[str]") -> tuple[float, float]:
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     precision = sys.argv[2] if len(sys.argv) > 2 else "fp32"
-    processes = {name: begun(settings, precision) for name, settings in ARMS.items()}
+    processes = {name: start_arm(settings, precision) for name, settings in ARMS.items()}
     for process in processes.values():
         assert process.stdout is not None
         process.stdout.readline()
-    alone: dict[str, list[tuple[float, float]]] = {name: [] for name in ARMS}
-    beside: dict[str, list[tuple[float, float]]] = {name: [] for name in ARMS}
+    idle: dict[str, list[tuple[float, float]]] = {name: [] for name in ARMS}
+    disturbed: dict[str, list[tuple[float, float]]] = {name: [] for name in ARMS}
     for _ in range(rounds):
         for name, process in processes.items():
-            alone[name].append(asked(process))
+            idle[name].append(measure(process))
         burning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
         for name, process in processes.items():
-            beside[name].append(asked(process))
+            disturbed[name].append(measure(process))
         burning.kill()
         burning.wait()
     for process in processes.values():
         process.kill()
-    best = statistics.median(rate for rate, _ in alone["torch's default"])
+    best = statistics.median(rate for rate, _ in idle["torch's default"])
     print(f"resnet8-w16, batch 64, {precision}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     for name in ARMS:
         (rate, cpu), (less, more) = (
-            [statistics.median(column) for column in zip(*found[name], strict=True)]
-            for found in (alone, beside)
+            [statistics.median(column) for column in zip(*rates[name], strict=True)]
+            for rates in (idle, disturbed)
         )
         print(
-            f"  {name:<16} {rate:6.0f} images/s alone, {less:6.0f} beside a busy core ({less / rate:.0%} of its own, "
+            f"  {name:<16} {rate:6.0f} images/s alone, {less:6.0f} beside a busy core ({less / rate:.0%} "
+            "of its own, "
             f"{less / best:.0%} of the default's alone); CPU {1000 * cpu:.0f} and {1000 * more:.0f} ms a step"
         )
 

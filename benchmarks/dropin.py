@@ -1,11 +1,11 @@
-"""Drop-in losses, forward and backward, beside the libraries they stand in for.
+"""Drop-in losses, forward and backward, against the libraries they replace.
 
-    python benchmarks/dropin.py [N]        N: rows per batch (default 2048), 128-d, 4 rows to a label, float32, CPU
+    python benchmarks/dropin.py [N]        N: rows per batch (default 2048), 128-d, 4 rows to a label,
+    float32, CPU
 
-Arms are interleaved and the medians' ratios printed; peak memory above what the process held is measured in a process of
-its own per arm. pytorch-metric-learning lists the triplets, and compares every positive pair with every negative pair, one by one: those
-two are compared at an eighth of N.
-"""
+Arms are interleaved and ratios of medians printed. Peak memory above the start is measured in one process per
+arm. pytorch-metric-learning lists triplets and pairs of pairs one by one; those two are compared at an eighth
+of N."""
 
 import statistics
 import subprocess
@@ -30,7 +30,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def labelled(loss: Any, share: int = 1) -> Loss:
-    def call(rows: Tensor, others: Tensor) -> Tensor:
+    def call(rows: Tensor, reference: Tensor) -> Tensor:
         some = rows[: len(rows) // share]
         return loss(some, torch.arange(len(some)) // PER_LABEL)
 
@@ -60,9 +60,9 @@ def arms() -> dict[str, tuple[Loss, Loss]]:
 
 def step(loss: Loss, n: int) -> float:
     a, k = (torch.randn(n, DIM, requires_grad=True) for _ in range(2))
-    begun = time.perf_counter()
+    start = time.perf_counter()
     loss(a, k).backward()
-    return time.perf_counter() - begun
+    return time.perf_counter() - start
 
 
 def peak() -> float:
@@ -81,9 +81,9 @@ def main() -> None:
     if len(sys.argv) > 2:
         loss = arms()[sys.argv[2]][int(sys.argv[3])]
         step(loss, 16)  # what is allocated once, whatever the batch
-        before = peak()
+        previous = peak()
         step(loss, n)
-        print(peak() - before)
+        print(peak() - previous)
         return
     print(f"N = {n}, {DIM}-d, forward and backward, {torch.get_num_threads()} threads")
     for name, pair in arms().items():
@@ -93,7 +93,7 @@ def main() -> None:
                 seconds = step(loss, n)
                 if round_:  # the first round warms up
                     times[arm].append(seconds)
-        ours, theirs = (statistics.median(each) for each in times)
+        ours, theirs = (statistics.median(durations) for durations in times)
         memory = [peak_mebibytes(name, arm, n) for arm in (0, 1)]
         print(
             f"  {name:<29} {ours:7.3f} s, {theirs / ours:6.2f}x the peer's speed"

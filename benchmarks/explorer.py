@@ -1,10 +1,10 @@
-"""The report's explorer with 20,000 points in headless Chromium: how long a frame takes for each thing a reader does.
+"""The report's explorer with 20,000 points in headless Chromium: time per frame of each user action.
 
     python benchmarks/explorer.py [POINTS]
 
-Prints the size of the page and, for 30 frames, the CPU time of the page's main thread each, then by the clock the median and the longest: the handler and what it draws, measured inside the
-page, with the canvas flushed by reading a pixel back. Pictures are noise of 32 × 32 pixels, which compresses worst.
-"""
+Prints the size of the page and, over 30 frames, the CPU time of the page's main thread, then the median and
+the longest wall time: handler and drawing, measured inside the page, with the canvas flushed by reading a
+pixel. Pictures are noise of 32 × 32 pixels, the worst case for compression."""
 
 import importlib.util
 import sys
@@ -38,18 +38,20 @@ FRAMES = """
 })()
 """
 ACTS = {
-    "hover": "(i) => e.show(f.nearest(f.width * (0.2 + 0.02 * i), f.height * 0.5, 16, (one) => e.counts(one)))",
+    "hover": "(i) => e.show(f.nearest(f.width * (0.2 + 0.02 * i), f.height * 0.5, 16, (one) => "
+    "e.counts(one)))",
     "click": "(i) => e.choose(i * 97)",
     "search": "(i) => e.search(String(i))",
     "one class": "(i) => { e.search(''); e.alone = i % 10; e.redraw(); }",
     "pan and zoom": "(i) => { e.alone = -1; f.zoom = 1 + i / 10; f.place(); e.redraw(); }",
     "slider": "(i) => { f.zoom = 1; f.layer = i / 30; f.place(); e.redraw(); }",
-    "lasso": "(i) => { e.path = { field: f, points: [[50, 50], [400, 60], [300, 400]] }; e.enclose(); e.pick(null); }",
+    "lasso": "(i) => { e.path = { field: f, points: [[50, 50], [400, 60], [300, 400]] }; e.enclose(); "
+    "e.pick(null); }",
 }
 
 
 def invented(points: int) -> Map:
-    """A map of so many points of ten classes in clouds, at two checkpoints."""
+    """A map of `points` points of ten classes in clouds, at two checkpoints."""
     from PIL import Image
 
     rng = np.random.default_rng(0)
@@ -77,8 +79,8 @@ def invented(points: int) -> Map:
 
 def busy(browser: Any) -> float:
     """Seconds of CPU that the page's main thread has used: a busy machine does not change them."""
-    told = {one["name"]: one["value"] for one in browser.ask("Performance.getMetrics")["metrics"]}
-    return float(told["TaskDuration"])
+    metrics = {one["name"]: one["value"] for one in browser.ask("Performance.getMetrics")["metrics"]}
+    return float(metrics["TaskDuration"])
 
 
 def main() -> None:
@@ -101,11 +103,12 @@ def main() -> None:
             browser.ask("Performance.enable", timeDomain="threadTicks")
             browser.open(written.as_uri())
             for name, act in ACTS.items():
-                before = busy(browser)
+                start = busy(browser)
                 median, longest = browser.value(FRAMES % act)
-                each = 1000 * (busy(browser) - before) / 30
+                per_frame = 1000 * (busy(browser) - start) / 30
                 print(
-                    f"{name:14} CPU {each:6.1f} ms   median {median:6.1f} ms   longest {longest:6.1f} ms",
+                    f"{name:14} CPU {per_frame:6.1f} ms   median {median:6.1f} ms   longest "
+                    f"{longest:6.1f} ms",
                     flush=True,
                 )
 

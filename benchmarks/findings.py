@@ -1,8 +1,8 @@
-"""Where the estimator of one network failed, tried again: each row a problem, its truth, what was found then (and by KSG), and what is found now.
+"""Problems on which an earlier estimator (one network) failed: truth, its value and KSG's, and the value now.
 
     python benchmarks/findings.py [WORD]        rows with WORD in their name; about 2 CPU-minutes for all
 
-The problems were put by somebody who had not made the estimator; "then" is the mean he reports, of one or five samples.
+An independent reviewer chose the problems; "then" is the mean in that review, of one or five samples.
 """
 
 import math
@@ -46,7 +46,7 @@ class Finding:
     n: int
     make: Callable[[Rng, int], Sample]
     truth: float
-    then: str
+    earlier: str
     seeds: int = 3
     discrete: Literal["auto", "x"] = "auto"
 
@@ -62,11 +62,11 @@ FINDINGS = (
             n,
             partial(codes, levels=100, spread=2.8),
             codes_truth(100, 2.8),
-            then,
+            earlier,
             s,
             "x",
         )
-        for n, then, s in (
+        for n, earlier, s in (
             (500, "0.04 of 1.121", 3),
             (2000, "0.04 of 1.121", 3),
             (10_000, "0.264 of 1.121", 1),
@@ -111,10 +111,10 @@ def main() -> None:
         ours, ksg, low, high, began = [], [], [], [], time.process_time()
         for seed in range(one.seeds):
             x, y = one.make(np.random.default_rng(seed), one.n)
-            found = nf.estimate_mi(x, y, seed=seed, baselines=False, discrete=one.discrete)
-            ours.append(found.nats)
-            low.append(found.interval[0])
-            high.append(found.interval[1])
+            estimate = nf.estimate_mi(x, y, seed=seed, baselines=False, discrete=one.discrete)
+            ours.append(estimate.nats)
+            low.append(estimate.interval[0])
+            high.append(estimate.interval[1])
         seconds = (time.process_time() - began) / one.seeds
         for seed in range(one.seeds):
             sides = [
@@ -122,7 +122,8 @@ def main() -> None:
             ]
             ksg.append(ksg_information(sides[0], sides[1]))
         print(
-            f"{one.name:<32}{one.n:>6}{one.truth:>8.3f}{np.mean(ours):>8.3f}{np.mean(ksg):>8.3f}   {one.then:<18}"
+            f"{one.name:<32}{one.n:>6}{one.truth:>8.3f}{np.mean(ours):>8.3f}{np.mean(ksg):>8.3f}   "
+            f"{one.earlier:<18}"
             f" [{np.mean(low):.3f}, {np.mean(high):.3f}], {seconds:.1f} s",
             flush=True,
         )

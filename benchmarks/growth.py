@@ -1,20 +1,22 @@
 """How cost grows: exponents b of cost ~ size^b, fitted by least squares on logarithms.
 
-    OMP_NUM_THREADS=1 python benchmarks/growth.py [--quick] [--part time|memory|open|ranks]      --quick: fewer and smaller sizes
+    OMP_NUM_THREADS=1 python benchmarks/growth.py [--quick] [--part time|memory|open|ranks]
 
-| part | what | sizes | expected |
+| part | what | sizes (--quick) | expected |
 |---|---|---|---|
-| time | NT-Xent, forward and backward | batch 64 to 32,768 (quick: to 4,096) | at most 2 |
-| time | a queue's scores and gradient, batch 256 | 10^4 to 10^6 negatives (quick: to 10^5) | 1 |
+| time | NT-Xent, forward and backward | batch 64 to 32,768 (4,096) | at most 2 |
+| time | a queue's scores and gradient, batch 256 | 10^4 to 10^6 negatives (10^5) | 1 |
 | time | resnet8-w16, forward and backward, batch 8 | image side 32 to 224, as area | 1 |
-| time | order of an epoch; within a window of row groups; the first 4,096 of that | 10^4 to 10^7 rows (quick: to 10^6) | 1, times a logarithm |
-| memory | NT-Xent, beyond what the process had before | batch 4,096 to 32,768 (quick: to 16,384) | 1 |
-| open | a Parquet file of little pictures: every one decoded; names and sizes alone | 10^4 to 3 10^5, and 10^4 to 10^7 rows (quick: 10^5 and 10^6) | 1, at most 1 GB |
-| ranks | a SimCLR step of 256 (resnet8-w16, 32 x 32) by so many gloo processes, CPU time of all | 1, 2, 4 | 2 take at most 1.25 times what one does |
+| time | order of an epoch, also within a window; its first 4,096 rows | 10^4 to 10^7 rows (10^6) | 1, times a
+log |
+| memory | NT-Xent, beyond the start of the process | batch 4,096 to 32,768 (16,384) | 1 |
+| open | a Parquet file of small pictures, all decoded | 10^4 to 3 10^5 rows (10^5) | 1, at most 1 GB |
+| open | the same, only names and sizes | 10^4 to 10^7 rows (10^6) | 1, at most 1 GB |
+| ranks | a SimCLR step of 256 (resnet8-w16, 32 x 32), CPU time of all | 1, 2, 4 processes | 2 cost at most
+1.25 |
 
-Small sizes are dominated by what a call costs whatever the size, so exponents are fitted to the upper half of the sizes. CPU time, the
-median of three, sizes interleaved: what else the machine does hardly enters. Memory is the highest resident set of a process of its own.
-"""
+Small sizes are dominated by fixed costs, so exponents are fitted to the upper half of the sizes. Time is CPU
+time, the median of three, sizes interleaved. Memory is the peak resident set of a separate process."""
 
 import argparse
 import io
@@ -60,11 +62,11 @@ def loss(n: int) -> Callable[[], object]:
 def queue(n: int) -> Callable[[], object]:
     unit = torch.nn.functional.normalize
     anchors, keys = unit(torch.randn(256, 128), dim=1).requires_grad_(), unit(torch.randn(n, 128), dim=1)
-    held, index = Candidates(keys, torch.arange(256, 256 + n)), torch.arange(256)
+    candidates, index = Candidates(keys, torch.arange(256, 256 + n)), torch.arange(256)
 
     def step() -> None:
         positive = (anchors * keys[:256]).sum(dim=1, keepdim=True) / 0.1
-        (-InfoNCE()(Scores(positive, Streamed(anchors / 0.1, index, held, 64)))).backward()
+        (-InfoNCE()(Scores(positive, Streamed(anchors / 0.1, index, candidates, 64)))).backward()
 
     return step
 
@@ -72,8 +74,8 @@ def queue(n: int) -> Callable[[], object]:
 def images(area: int) -> Callable[[], object]:
     side = round(area**0.5)
     network = backbone("resnet8-w16").to(memory_format=torch.channels_last)
-    shown = torch.randn(8, 3, side, side).contiguous(memory_format=torch.channels_last)
-    return lambda: network(shown).square().mean().backward()
+    inputs = torch.randn(8, 3, side, side).contiguous(memory_format=torch.channels_last)
+    return lambda: network(inputs).square().mean().backward()
 
 
 def shuffle(n: int) -> Callable[[], object]:
@@ -92,15 +94,15 @@ def first(n: int) -> Callable[[], object]:
 
 def seconds(make: Callable[[int], Callable[[], object]], sizes: list[int]) -> list[float]:
     """CPU seconds at each size."""
-    found: dict[int, list[float]] = {size: [] for size in sizes}
+    measured: dict[int, list[float]] = {size: [] for size in sizes}
     for _ in range(REPEATS):
         for size in sizes:
             call = make(size)
             call()
-            begun = time.process_time()
+            start = time.process_time()
             call()
-            found[size].append(time.process_time() - begun)
-    return [statistics.median(times) for times in found.values()]
+            measured[size].append(time.process_time() - start)
+    return [statistics.median(times) for times in measured.values()]
 
 
 def exponent(sizes: list[int], costs: list[float]) -> float:
@@ -117,9 +119,9 @@ def tens(low: float, high: float) -> list[int]:
     return [round(10 ** (half / 2)) for half in range(round(2 * low), round(2 * high) + 1)]
 
 
-def told(name: str, sizes: list[int], costs: list[float], unit: str) -> None:
-    shown = ", ".join(f"{size:,}: {cost:.3g}" for size, cost in zip(sizes, costs, strict=True))
-    print(f"  {name:<26} exponent {exponent(sizes, costs):.2f}   {unit}: {shown}", flush=True)
+def report_exponent(name: str, sizes: list[int], costs: list[float], unit: str) -> None:
+    figures = ", ".join(f"{size:,}: {cost:.3g}" for size, cost in zip(sizes, costs, strict=True))
+    print(f"  {name:<26} exponent {exponent(sizes, costs):.2f}   {unit}: {figures}", flush=True)
 
 
 def time_part(quick: bool) -> None:
@@ -135,18 +137,18 @@ def time_part(quick: bool) -> None:
     }
     print(f"{torch.get_num_threads()} threads, CPU seconds, median of {REPEATS}")
     for name, (make, sizes) in contests.items():
-        told(name, sizes, seconds(make, sizes), "s")
+        report_exponent(name, sizes, seconds(make, sizes), "s")
 
 
-def alone(what: str, *words: object) -> dict[str, float]:
-    """`cpu` seconds and `peak` MB beyond what the process had before, of one of `ALONE` in a process of its own."""
-    command = [sys.executable, __file__, "--alone", what, *map(str, words)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+def in_child(task: str, *words: object) -> dict[str, float]:
+    """`cpu` seconds and `peak` MB beyond the start, of one of `CHILD_TASKS` in a new process."""
+    command = [sys.executable, __file__, "--alone", task, *map(str, words)]
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    measurement: dict[str, float] = json.loads(process.stdout)
+    return measurement
 
 
-def held() -> float:
+def resident_memory() -> float:
     """The most memory that this process has had, in MB (Linux)."""
     with open("/proc/self/status", encoding="utf-8") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
@@ -154,7 +156,7 @@ def held() -> float:
 
 def memory_part(quick: bool) -> None:
     sizes = powers(12, 14 if quick else 15)
-    told("NT-Xent, batch", sizes, [alone("loss", size)["peak"] for size in sizes], "MB")
+    report_exponent("NT-Xent, batch", sizes, [in_child("loss", size)["peak"] for size in sizes], "MB")
 
 
 def opened(path: str, scan_bytes: int) -> Callable[[], object]:
@@ -162,7 +164,7 @@ def opened(path: str, scan_bytes: int) -> Callable[[], object]:
 
 
 def open_part(quick: bool) -> None:
-    """Rows of one little PNG each, of which a file holds as many as asked for."""
+    """Rows of one small PNG each."""
     picture = io.BytesIO()
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(picture, "png")
     with tempfile.TemporaryDirectory(prefix="nearfar-growth-") as folder:
@@ -170,10 +172,10 @@ def open_part(quick: bool) -> None:
             ("open, all decoded", 2**40, 5 if quick else 5.5),
             ("open, names and sizes", 0, 6 if quick else 7),
         ):
-            sizes, found = tens(4, high), []
+            sizes, measurements = tens(4, high), []
             for size in sizes:
                 file = f"{folder}/{size}.parquet"
-                # one picture again and again: with a dictionary a row would take less than a byte, which is refused
+                # one picture repeated: with a dictionary a row would take less than a byte, which is refused
                 schema = pa.schema({"image": pa.binary()})
                 writer = pq.ParquetWriter(file, schema, use_dictionary=False, compression="none")
                 for start in range(0, size, 10_000):
@@ -181,10 +183,10 @@ def open_part(quick: bool) -> None:
                         pa.table({"image": [picture.getvalue()] * min(10_000, size - start)}), 10_000
                     )
                 writer.close()
-                found.append(alone("open", file, scan_bytes))
+                measurements.append(in_child("open", file, scan_bytes))
                 os.remove(file)
-            told(name, sizes, [each["cpu"] for each in found], "s")
-            print(f"    memory of the largest: {found[-1]['peak']:.0f} MB")
+            report_exponent(name, sizes, [measurement["cpu"] for measurement in measurements], "s")
+            print(f"    memory of the largest: {measurements[-1]['peak']:.0f} MB")
 
 
 def ranks_part(quick: bool) -> None:
@@ -192,10 +194,11 @@ def ranks_part(quick: bool) -> None:
     for world in (1, 2, 4):
         with tempfile.TemporaryDirectory() as folder:
             start(world, step_cost, world, folder, 3 if quick else 6)
-            each = [float(Path(f"{folder}/cpu-{rank}").read_text()) for rank in range(world)]
-        costs[world] = sum(each)
+            rank_times = [float(Path(f"{folder}/cpu-{rank}").read_text()) for rank in range(world)]
+        costs[world] = sum(rank_times)
         print(
-            f"  {world} processes: {costs[world]:.3f} s of CPU time a step, {costs[world] / costs[1]:.2f} times that of one"
+            f"  {world} processes: {costs[world]:.3f} s of CPU time a step, {costs[world] / costs[1]:.2f} "
+            "times that of one"
         )
 
 
@@ -205,22 +208,22 @@ def step_cost(rank: int, world: int, folder: str, steps: int) -> None:
     meet = f"file://{folder}/meet"
     dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=world)
     data = open_data(np.random.default_rng(0).integers(0, 256, (1024, 32, 32, 3), dtype=np.uint8))
-    told = {"backbone": "resnet8-w16", "batch_size": 256, "epochs": 100, "workers": 1}
-    settings = resolve("simclr", "noise", told)
+    report_exponent = {"backbone": "resnet8-w16", "batch_size": 256, "epochs": 100, "workers": 1}
+    settings = resolve("simclr", "noise", report_exponent)
     description = describe_data(data, settings, None, False)
     session = Session(settings, data, description, torch.device("cpu"), torch.float32, strategy=join())
     batches = session.stream.batches(0, steps + 2)
     for _ in range(2):
         take_step(session, next(batches))
-    begun = time.process_time()
+    start = time.process_time()
     for _ in range(steps):
         take_step(session, next(batches))
-    Path(f"{folder}/cpu-{rank}").write_text(str((time.process_time() - begun) / steps))
+    Path(f"{folder}/cpu-{rank}").write_text(str((time.process_time() - start) / steps))
     session.strategy.barrier()
     dist.destroy_process_group()
 
 
-ALONE: dict[str, Callable[..., Callable[[], object]]] = {
+CHILD_TASKS: dict[str, Callable[..., Callable[[], object]]] = {
     "loss": lambda size: loss(int(size)),
     "open": lambda path, scan_bytes: opened(path, int(scan_bytes)),
 }
@@ -232,17 +235,17 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--part", choices=PARTS)
     parser.add_argument("--alone", nargs="+", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.alone:
-        call = ALONE[given.alone[0]](*given.alone[1:])
-        before, begun = held(), time.process_time()
+    arguments = parser.parse_args()
+    if arguments.alone:
+        call = CHILD_TASKS[arguments.alone[0]](*arguments.alone[1:])
+        previous, start = resident_memory(), time.process_time()
         call()
-        print(json.dumps({"cpu": time.process_time() - begun, "peak": held() - before}))
+        print(json.dumps({"cpu": time.process_time() - start, "peak": resident_memory() - previous}))
         return
     for name, part in PARTS.items():
-        if given.part in (None, name):
+        if arguments.part in (None, name):
             print(name)
-            part(given.quick)
+            part(arguments.quick)
 
 
 if __name__ == "__main__":

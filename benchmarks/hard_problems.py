@@ -1,10 +1,11 @@
-"""Problems a sceptical reader would ask about: what real tables are made of, and no family of problems.py is.
+"""Problems with properties of real tables that no family of problems.py has.
 
-Atoms beside continua, zeros in excess, ties by rounding, counts, ordered answers of a questionnaire, tails without a mean, near-copies, rare events, three columns
-of forty, fifty rows. Nothing was set on them before they were first run; what their first run changed is told in docs/information.md.
+Atoms mixed with continuous values, excess zeros, ties by rounding, counts, ordered answers of a
+questionnaire, tails without a mean, near-copies, rare events, three columns of forty, fifty rows. No constant
+was set on them before their first run; docs/information.md lists what that run changed.
 
-Each has its own number of rows, the smallest at which somebody would ask. Truths are closed forms, tables or quadrature.
-"""
+Each has its own number of rows, the smallest of practical interest. Truths are closed forms, tables or
+quadrature."""
 
 import math
 from collections.abc import Callable
@@ -43,32 +44,33 @@ def zero_inflated(rng: Rng, n: int) -> Sample:
 def zero_inflated_truth() -> float:
     """H(y) - E H(y | x), by quadrature over x."""
     x = -np.log(1 - (np.arange(20_000) + 0.5) / 20_000)
-    given = 0.85 * poisson.pmf(np.arange(80)[None, :], x[:, None])
-    given[:, 0] += 0.15
-    return entropy(given.mean(axis=0)) - float(np.mean([entropy(row) for row in given]))
+    conditional = 0.85 * poisson.pmf(np.arange(80)[None, :], x[:, None])
+    conditional[:, 0] += 0.15
+    return entropy(conditional.mean(axis=0)) - float(np.mean([entropy(row) for row in conditional]))
 
 
 def atoms_and_line(rng: Rng, n: int) -> Sample:
-    """Half of the rows lie on four points (signs that agree in 8 of 10), half on a Gaussian: both sides tell which."""
+    """Half of the rows lie on four points (signs agree in 8 of 10), half on a Gaussian; both sides show
+    which."""
     z, e = rng.normal(size=(2, n))
     sign = rng.choice([-1.0, 1.0], n)
-    other = np.where(rng.random(n) < 0.8, sign, -sign)
+    partner = np.where(rng.random(n) < 0.8, sign, -sign)
     point = rng.random(n) < 0.5
-    return np.where(point, sign, z), np.where(point, other, 0.9 * z + math.sqrt(0.19) * e)
+    return np.where(point, sign, z), np.where(point, partner, 0.9 * z + math.sqrt(0.19) * e)
 
 
 def zeros_and_amounts(rng: Rng, n: int) -> Sample:
     """What customers spent in two months: most nothing, the others an amount that goes with the first."""
     buys = rng.random(n) < 0.4
-    again = rng.random(n) < np.where(buys, 0.7, 0.2)
+    repeats = rng.random(n) < np.where(buys, 0.7, 0.2)
     z, e = rng.normal(size=(2, n))
     second = np.where(buys, 0.8 * z + 0.6 * e, e)
-    return np.where(buys, np.exp(z), 0.0), np.where(again, np.exp(second), 0.0)
+    return np.where(buys, np.exp(z), 0.0), np.where(repeats, np.exp(second), 0.0)
 
 
 def zeros_and_amounts_truth() -> float:
-    """Who buys tells who buys again; amounts tell only where both are there, as a Gaussian of correlation 0.8 does (second amounts of old and new
-    customers have one distribution)."""
+    """Who buys tells who buys again; amounts tell only where both are there, as a Gaussian of correlation 0.8
+    does (second amounts of old and new customers have one distribution)."""
     return of_table(np.array([[0.6 * 0.8, 0.6 * 0.2], [0.4 * 0.3, 0.4 * 0.7]])) - 0.28 * 0.5 * math.log(0.36)
 
 
@@ -86,15 +88,15 @@ def steps_truth(step: float, rho: float) -> float:
 def _cells(a: np.ndarray, b: np.ndarray, rho: float) -> np.ndarray:
     """Probability of every rectangle between the edges, under a Gaussian."""
     grid = np.stack(np.meshgrid(np.clip(a, -8, 8), np.clip(b, -8, 8), indexing="ij"), axis=-1)
-    below = multivariate_normal([0, 0], [[1, rho], [rho, 1]]).cdf(grid)
-    return np.maximum(np.diff(np.diff(below, axis=0), axis=1), 0.0)
+    cumulative = multivariate_normal([0, 0], [[1, rho], [rho, 1]]).cdf(grid)
+    return np.maximum(np.diff(np.diff(cumulative, axis=0), axis=1), 0.0)
 
 
 ANSWERS = np.array([-9.0, -1.2, -0.4, 0.5, 1.3, 9.0])
 
 
 def questionnaire(rng: Rng, n: int) -> Sample:
-    """Two answers from 1 to 5, what one thinks and what one says."""
+    """Two answers from 1 to 5: an opinion and a reported one."""
     x, e = rng.normal(size=(2, n))
     y = 0.6 * x + 0.8 * e
     return np.digitize(x, ANSWERS[1:-1]) + 1, np.digitize(y, ANSWERS[1:-1]) + 1
@@ -129,8 +131,8 @@ def product_truth() -> float:
 def on_a_circle(rng: Rng, n: int) -> Sample:
     """A direction as cosine and sine, and a noisy reading of its angle, cut open at pi."""
     angle = rng.uniform(-np.pi, np.pi, n)
-    read = angle + rng.vonmises(0, 4, n)
-    return np.stack([np.cos(angle), np.sin(angle)], axis=1), (read + np.pi) % (2 * np.pi) - np.pi
+    reading = angle + rng.vonmises(0, 4, n)
+    return np.stack([np.cos(angle), np.sin(angle)], axis=1), (reading + np.pi) % (2 * np.pi) - np.pi
 
 
 def on_a_circle_truth() -> float:
@@ -184,9 +186,9 @@ def words(rng: Rng, n: int) -> Sample:
 
 def words_truth() -> float:
     share = 1 / np.arange(1, 31)
-    given = np.full((30, 3), 0.1 / 3)
-    given[np.arange(30), np.arange(30) % 3] += 0.9
-    return of_table(given * (share / share.sum())[:, None])
+    conditional = np.full((30, 3), 0.1 / 3)
+    conditional[np.arange(30), np.arange(30) % 3] += 0.9
+    return of_table(conditional * (share / share.sum())[:, None])
 
 
 def few_rows(rng: Rng, n: int, nats: float) -> Sample:
@@ -210,16 +212,16 @@ def noisy_class(rng: Rng, n: int) -> Sample:
 
 def noisy_class_truth() -> float:
     """The sum of the five is all that counts: two Gaussians 2 * 5 * 0.8 / sqrt(5) apart."""
-    grid, apart = np.linspace(-9, 9, 6001), 0.8 * math.sqrt(5)
-    one, other = norm.pdf(grid - apart), norm.pdf(grid + apart)
-    p = np.stack([0.9 * one + 0.1 * other, 0.1 * one + 0.9 * other]) / 2
-    both = p.sum(axis=0)
-    log_ratio = np.log(np.maximum(p, 1e-300) / np.maximum(both, 1e-300) * 2)
+    grid, distance = np.linspace(-9, 9, 6001), 0.8 * math.sqrt(5)
+    first, second = norm.pdf(grid - distance), norm.pdf(grid + distance)
+    p = np.stack([0.9 * first + 0.1 * second, 0.1 * first + 0.9 * second]) / 2
+    marginal = p.sum(axis=0)
+    log_ratio = np.log(np.maximum(p, 1e-300) / np.maximum(marginal, 1e-300) * 2)
     return float(np.trapezoid((p * log_ratio).sum(axis=0), grid))
 
 
 def hard_problems() -> list[tuple[Problem, int]]:
-    """Problems and how many rows each is asked with."""
+    """Problems and the number of rows of each."""
     gauss = -0.5 * math.log(0.19)
 
     def hard(name: str, n: int, make: Make, truth: float) -> tuple[Problem, int]:
@@ -230,7 +232,7 @@ def hard_problems() -> list[tuple[Problem, int]]:
         hard("log-normal", 300, lognormal, -0.5 * math.log(0.51)),
         hard("count with zeros in excess", 300, zero_inflated, zero_inflated_truth()),
         hard(
-            "atoms beside a line",
+            "atoms and a line",
             400,
             atoms_and_line,
             math.log(2) + 0.5 * gauss + 0.5 * flip_truth(0.2),

@@ -1,11 +1,11 @@
-"""Ranks killed by SIGKILL while two of them train: how long until the run is beyond where it was, and whether it ends as if nothing had happened.
+"""Ranks killed by SIGKILL while two train: time to recover, and whether the result is unchanged.
 
     OMP_NUM_THREADS=1 python benchmarks/kills.py [--kills 20] [--seed 0]
 
-One run by torchrun with two gloo processes, a checkpoint every 5 steps. Again and again a rank, drawn at random, is killed at a moment drawn at random;
-torchrun starts both again, which resume. "Recovered" is when a step later than any before the kill is logged. Beside it the same run is done by two
-processes that nobody disturbs: losses and the last checkpoint are compared bit by bit. Linux (/proc).
-"""
+torchrun starts one run with two gloo processes and a checkpoint every 5 steps. A random rank is killed at a
+random moment, repeatedly; torchrun restarts both, and they resume. "Recovered" means that a step later than
+any before the kill is logged. Losses and the last checkpoint are compared bit by bit with an undisturbed run.
+Linux (/proc)."""
 
 import argparse
 import json
@@ -30,7 +30,10 @@ PATIENCE = 120.0  # seconds
 
 
 def started(data: Path, out: Path, restarts: int) -> "subprocess.Popen[bytes]":
-    settings = "backbone=resnet8-w16 precision=fp32 workers=0 log_every=1 batch_size=16 probe_every=0 held_out=0 checkpoint_every=5"
+    settings = (
+        "backbone=resnet8-w16 precision=fp32 workers=0 log_every=1 batch_size=16 probe_every=0 held_out=0 "
+        "checkpoint_every=5"
+    )
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     words += ["--max-restarts", str(restarts), "-m", "nearfar", "pretrain", "moco", str(data)]
     words += ["--out", str(out), *settings.split(), f"epochs={STEPS // 3}"]
@@ -54,25 +57,25 @@ def losses(out: Path) -> dict[int, float]:
 
 def waited(out: Path, step: int) -> float:
     """Seconds until a step from this one on is logged."""
-    begun = time.perf_counter()
+    start = time.perf_counter()
     while max(losses(out), default=-1) < step:
-        if time.perf_counter() - begun > PATIENCE:
+        if time.perf_counter() - start > PATIENCE:
             raise SystemExit(f"no step {step} after {PATIENCE:.0f} s; see {out}.log")
         time.sleep(0.02)
-    return time.perf_counter() - begun
+    return time.perf_counter() - start
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="nearfar-kills-"))
     make_data(folder)
-    draws, times = random.Random(given.seed), []
-    launcher = started(folder / "pictures.npz", folder / "killed", given.kills)
+    draws, times = random.Random(arguments.seed), []
+    launcher = started(folder / "pictures.npz", folder / "killed", arguments.kills)
     waited(folder / "killed", 3)
-    for _ in range(given.kills):
+    for _ in range(arguments.kills):
         time.sleep(draws.uniform(0.0, 0.3))
         reached = max(losses(folder / "killed"), default=0)
         victim = draws.choice(ranks_of(launcher.pid))
@@ -87,7 +90,8 @@ def main() -> None:
     equal = equal and losses(folder / "killed") == losses(folder / "calm")
     within = sum(seconds <= 30 for seconds in times)
     print(
-        f"{within} of {given.kills} kills recovered within 30 s (median {sorted(times)[len(times) // 2]:.1f}, slowest {max(times):.1f} s); "
+        f"{within} of {arguments.kills} kills recovered within 30 s (median "
+        f"{sorted(times)[len(times) // 2]:.1f}, slowest {max(times):.1f} s); "
         f"exit codes {code} and {calm}; ends bit-equal: {equal}"
     )
     shutil.rmtree(folder, ignore_errors=True)

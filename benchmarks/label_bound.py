@@ -1,7 +1,7 @@
-"""How often a lower bound on I(x; label) exceeds the truth: ours, and the mean less its standard errors.
+"""How often a lower bound on I(x; label) exceeds the truth: ours, and the mean minus standard errors.
 
-Two classes, flips of 1 - right, the true posterior as critic: the hard case is a classifier that is nearly always right, whose rare large losses
-may not be among the rows.
+Two classes, flips of 1 - right, the true posterior as critic. The hard case is a classifier that is nearly
+always right: its rare large losses may not be among the rows.
 
     python benchmarks/label_bound.py [SAMPLES]
 """
@@ -20,7 +20,8 @@ CONFIDENCE = 0.95
 
 def main(samples: int = 200) -> None:
     print(
-        "| right | rows | truth | `at_least`, mean | above the truth | mean less 1.68 standard errors: above the truth |"
+        "| right | rows | truth | `at_least`, mean | above the truth | mean less 1.68 standard errors: "
+        "above the truth |"
     )
     print("|---|---|---|---|---|---|")
     for right in (0.9, 0.99):
@@ -32,14 +33,15 @@ def main(samples: int = 200) -> None:
                 y = rng.integers(0, 2, rows)
                 x = np.where(rng.random(rows) < 1 - right, 1 - y, y)
                 scores = np.log(np.where(np.arange(2)[None] == x[:, None], right, 1 - right))
-                found = label_information(
+                estimate = label_information(
                     torch.from_numpy(scores), torch.from_numpy(y), confidence=CONFIDENCE
                 )
-                proven.append(found["at_least"]["nats"])
-                normal.append(found["nats"] - float(student.ppf(CONFIDENCE, 49)) * found["error"])
-            above = [sum(value > truth for value in values) for values in (proven, normal)]
+                proven.append(estimate["at_least"]["nats"])
+                normal.append(estimate["nats"] - float(student.ppf(CONFIDENCE, 49)) * estimate["error"])
+            exceeding = [sum(value > truth for value in values) for values in (proven, normal)]
             print(
-                f"| {right:.0%} | {rows:,} | {truth:.3f} | {np.mean(proven):.3f} | {above[0]} of {samples} | {above[1]} of {samples} |",
+                f"| {right:.0%} | {rows:,} | {truth:.3f} | {np.mean(proven):.3f} | {exceeding[0]} of "
+                f"{samples} | {exceeding[1]} of {samples} |",
                 flush=True,
             )
 

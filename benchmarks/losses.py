@@ -1,13 +1,15 @@
-"""NT-Xent, forward and backward: nearfar against lightly; and InfoNCE over a queue: nearfar against one matrix and cross-entropy.
+"""NT-Xent against lightly, and InfoNCE over a queue against one matrix and cross-entropy; forward and
+backward.
 
     python benchmarks/losses.py [N]                N: pairs per batch (default 4096), 128-d, float32, CPU
-    python benchmarks/losses.py [N] --memory       our memory alone
-    python benchmarks/losses.py --queue 65536      256 anchors and their keys against so many keys of a queue; and the memory of a ring there
+    python benchmarks/losses.py [N] --memory       only our memory python benchmarks/losses.py --queue 65536
+    256 anchors against a queue of that size; memory of a ring there
 
-Arms are interleaved and the medians' ratios printed; peak memory is measured in a process of its own per arm. "nearfar" is `nearfar.losses.NTXentLoss`, "as a
-method" the same composed of parts, for which no symmetry is known. The arm "one matrix" is what smaller batches do; "any critic" has squared distances of unit vectors, the same loss, which are not inner products to nearfar: it goes the
-way of every other critic, through activation checkpointing. The queue's other arm is MoCo's: cat of the positive score and those of the queue, cross-entropy.
-"""
+Arms are interleaved and ratios of medians printed; peak memory is measured in one process per arm. "nearfar"
+is `nearfar.losses.NTXentLoss`; "as a method" is the same loss composed of parts, without symmetry. "one
+matrix" is the path of smaller batches. "any critic" scores squared distances of unit vectors: the same loss,
+but not an inner product, so it takes the path of any critic, activation checkpointing. The queue's other arm
+is MoCo's: cat of the positive score and those of the queue, then cross-entropy."""
 
 import argparse
 import statistics
@@ -30,8 +32,8 @@ from nearfar.core.types import Batch
 DIM, ROUNDS, ANCHORS = 128, 7, 256
 
 
-class Whole(nf.Cosine):
-    """Cosines by a `cross` of its own, which Method does not take apart: the whole matrix, as below two million scores."""
+class FullMatrix(nf.Cosine):
+    """Cosines by its own `cross`: the full matrix, as below two million scores."""
 
     def cross(self, anchors: Tensor, keys: Tensor, progress: Progress = START) -> Tensor:
         return super().cross(anchors, keys, progress)
@@ -87,16 +89,16 @@ def arms() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
         "lightly": theirs,
         "nearfar": nf.losses.NTXentLoss(temperature=0.1),
         "as a method": simclr(nf.Cosine(0.1)),
-        "one matrix": simclr(Whole(0.1)),
+        "one matrix": simclr(FullMatrix(0.1)),
         "any critic": simclr(nf.Distance(0.2, unit=True), chunk=256),
     }
 
 
 def step(loss: Callable[[Tensor, Tensor], Tensor], n: int) -> float:
     a, k = (torch.randn(n, DIM, requires_grad=True) for _ in range(2))
-    begun = time.perf_counter()
+    start = time.perf_counter()
     loss(a, k).backward()
-    return time.perf_counter() - begun
+    return time.perf_counter() - start
 
 
 def peak() -> float:
@@ -108,8 +110,8 @@ def peak() -> float:
 def peak_mebibytes(arm: str, n: int) -> float:
     """Peak memory of one step above what the process held before it, in a process of its own."""
     words = [sys.executable, __file__, str(n), "--arm", arm]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    return float(done.stdout)
+    process = subprocess.run(words, capture_output=True, text=True, check=True)
+    return float(process.stdout)
 
 
 def peak_of(arm: str, n: int) -> float:
@@ -121,19 +123,19 @@ def peak_of(arm: str, n: int) -> float:
         "cat and cross-entropy": lambda: joined(n),
     }
     loss = kinds[arm]() if arm in kinds else arms()[arm]
-    before = peak()
+    previous = peak()
     step(loss, ANCHORS if arm in kinds else n)
-    return peak() - before
+    return peak() - previous
 
 
-def medians(named: dict[str, Callable[[Tensor, Tensor], Tensor]], n: int) -> dict[str, float]:
-    times: dict[str, list[float]] = {name: [] for name in named}
+def medians(arms_by_name: dict[str, Callable[[Tensor, Tensor], Tensor]], n: int) -> dict[str, float]:
+    times: dict[str, list[float]] = {name: [] for name in arms_by_name}
     for round_ in range(ROUNDS + 1):
-        for name, loss in named.items():
+        for name, loss in arms_by_name.items():
             seconds = step(loss, n)
             if round_:  # the first round warms up
                 times[name].append(seconds)
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(durations) for name, durations in times.items()}
 
 
 def main() -> None:
@@ -142,36 +144,41 @@ def main() -> None:
     parser.add_argument("--queue", type=int)
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--arm", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.arm:
-        print(peak_of(given.arm, given.n))
-    elif given.memory:
-        print(f"NT-Xent, N = {given.n}: {peak_mebibytes('nearfar', given.n):.0f} MiB beyond what was held")
-    elif given.queue:
-        against_a_queue(given.queue)
+    arguments = parser.parse_args()
+    if arguments.arm:
+        print(peak_of(arguments.arm, arguments.n))
+    elif arguments.memory:
+        print(
+            f"NT-Xent, N = {arguments.n}: {peak_mebibytes('nearfar', arguments.n):.0f} MiB beyond what "
+            "was held"
+        )
+    elif arguments.queue:
+        against_a_queue(arguments.queue)
     else:
-        against_lightly(given.n)
+        against_lightly(arguments.n)
 
 
 def against_a_queue(size: int) -> None:
-    found = medians({"queue": queued(size), "cat and cross-entropy": joined(size)}, ANCHORS)
-    ours, theirs = found.values()
+    times = medians({"queue": queued(size), "cat and cross-entropy": joined(size)}, ANCHORS)
+    ours, theirs = times.values()
     print(
-        f"{ANCHORS} anchors, queue of {size:,}, {DIM}-d, forward and backward, {torch.get_num_threads()} threads"
+        f"{ANCHORS} anchors, queue of {size:,}, {DIM}-d, forward and backward, {torch.get_num_threads()} "
+        "threads"
     )
     print(
-        f"  nearfar {1000 * ours:.0f} ms, cat and cross-entropy {1000 * theirs:.0f} ms: {theirs / ours:.2f} times its speed"
+        f"  nearfar {1000 * ours:.0f} ms, cat and cross-entropy {1000 * theirs:.0f} ms: "
+        f"{theirs / ours:.2f} times its speed"
     )
     for arm in ("cat and cross-entropy", "queue", "queue, chunk", "queue, ring and chunk"):
         print(f"  {arm}: {peak_mebibytes(arm, size):.0f} MiB beyond what was held")
 
 
 def against_lightly(n: int) -> None:
-    named = arms()
-    found = medians(named, n)
-    base, base_memory = found["lightly"], peak_mebibytes("lightly", n)
+    arms_by_name = arms()
+    times = medians(arms_by_name, n)
+    base, base_memory = times["lightly"], peak_mebibytes("lightly", n)
     print(f"NT-Xent, N = {n}, {DIM}-d, forward and backward, {torch.get_num_threads()} threads")
-    for name, median in found.items():
+    for name, median in times.items():
         memory = peak_mebibytes(name, n)
         print(
             f"  {name:<10} {median:7.3f} s  {base / median:5.2f}x the speed of lightly"

@@ -1,6 +1,8 @@
 """CPU-seconds and memory of `nf.estimate_mi` by number of rows.
 
-python benchmarks/many_rows.py [ROWS] [KIND]      1,000,000 by default; a process of its own for each of numbers, columns, category
+    python benchmarks/many_rows.py [ROWS] [KIND]      1,000,000 by default
+
+Numbers, columns and category each run in their own process.
 """
 
 import math
@@ -32,14 +34,15 @@ def measure(rows: int, kind: str) -> None:
         truth = float(-np.trapezoid(density * np.log(density), fine)) - 0.5 * math.log(2 * math.pi * math.e)
     else:
         y = x + e
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    previous = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     began = time.process_time()
-    found = nf.estimate_mi(x, y)
+    estimate = nf.estimate_mi(x, y)
     seconds = time.process_time() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
-        f"{kind:<10}{rows:>9} rows  truth {truth:.4f}  {found.nats:.4f} [{found.interval[0]:.4f}, {found.interval[1]:.4f}]  at least "
-        f"{float(found.at_least):.4f}  {seconds:.0f} CPU-s  peak {peak:.0f} MiB ({before:.0f} before)",
+        f"{kind:<10}{rows:>9} rows  truth {truth:.4f}  {estimate.nats:.4f} [{estimate.interval[0]:.4f}, "
+        f"{estimate.interval[1]:.4f}]  at least "
+        f"{float(estimate.at_least):.4f}  {seconds:.0f} CPU-s  peak {peak:.0f} MiB ({previous:.0f} before)",
         flush=True,
     )
 

@@ -1,11 +1,12 @@
-"""Accuracy, coverage and cost of `nf.estimate_mi` on 60 problems of known information (problems.py), beside KSG, scikit-learn and a network alone.
+"""Accuracy, coverage and cost of `nf.estimate_mi` on 60 problems of known information (problems.py).
 
-    python benchmarks/mutual_information.py [N,N,...] [SEEDS] [FILE.jsonl]      1000 by default: about 1.5 CPU-minutes per seed
+    python benchmarks/mutual_information.py [N,N,...] [SEEDS] [FILE.jsonl]      1000: about 1.5 CPU-minutes
+    per seed
 
-Each row of FILE is one estimate; a file that holds some already goes on from there. `--first 3` begins at seed 3, `--random 2` takes 40 problems drawn
-at random with seed 2 (random_problems.py) in place of the 60, `--hard` those of hard_problems.py, with their own numbers of rows. `--network` adds a network
-fitted by InfoNCE alone, `--only WORD` takes problems with WORD in their name or family.
-"""
+KSG, scikit-learn and a network are compared. Each row of FILE is one estimate; an existing file is continued.
+`--first 3` begins at seed 3. `--random 2` takes 40 problems drawn with seed 2 (random_problems.py) instead of
+the 60, `--hard` those of hard_problems.py with their numbers of rows. `--network` adds a network fitted by
+InfoNCE. `--only WORD` takes problems with WORD in their name or family."""
 
 import argparse
 import json
@@ -35,7 +36,7 @@ def sample(problem: Problem, n: int, seed: int) -> Sample:
 def measured(problem: Problem, n: int, seed: int, network: bool) -> dict[str, Any]:
     x, y = sample(problem, n, seed)
     began = time.process_time()
-    found = nf.estimate_mi(x, y, seed=seed, baselines=False, **problem.options)
+    estimate = nf.estimate_mi(x, y, seed=seed, baselines=False, **problem.options)
     seconds = time.process_time() - began
     row = {
         "problem": problem.name,
@@ -43,13 +44,13 @@ def measured(problem: Problem, n: int, seed: int, network: bool) -> dict[str, An
         "n": n,
         "seed": seed,
         "truth": problem.truth,
-        "nats": found.nats,
-        "low": found.interval[0],
-        "high": found.interval[1],
-        "at_least": float(found.at_least),
-        "p": found.p_value,
+        "nats": estimate.nats,
+        "low": estimate.interval[0],
+        "high": estimate.interval[1],
+        "at_least": float(estimate.at_least),
+        "p": estimate.p_value,
         "seconds": seconds,
-        "critic": found.critic,
+        "critic": estimate.critic,
         "ksg": ksg(x, y),
         "sklearn": scikit_learn(x, y, problem),
     }
@@ -89,9 +90,9 @@ def scikit_learn(x: np.ndarray, y: np.ndarray, problem: Problem) -> float | None
     return float(function(first, second.ravel(), discrete_features=[category[0]], random_state=0)[0])
 
 
-def share(held: list[bool]) -> str:
+def share(hits: list[bool]) -> str:
     """How many of how many, with the 95 % limits of Clopper and Pearson (1934)."""
-    k, n = sum(held), len(held)
+    k, n = sum(hits), len(hits)
     low, high = (
         float(beta.ppf(0.025, k, n - k + 1)) if k else 0.0,
         float(beta.ppf(0.975, k + 1, n - k)) if k < n else 1.0,
@@ -104,41 +105,52 @@ def error_of(row: dict[str, Any], who: str = "nats") -> float:
 
 
 def beside_others(rows: list[dict[str, Any]]) -> None:
-    for others in (("ksg",), ("sklearn",), ("network",), ("ksg", "network")):
-        both = [
-            (error_of(row), min(error_of(row, other) for other in others))
+    for baselines in (("ksg",), ("sklearn",), ("network",), ("ksg", "network")):
+        pairs = [
+            (error_of(row), min(error_of(row, baseline) for baseline in baselines))
             for row in rows
-            if all(row.get(other) is not None for other in others)
+            if all(row.get(baseline) is not None for baseline in baselines)
         ]
-        if both:
-            ours, theirs = np.array(both).T
+        if pairs:
+            ours, theirs = np.array(pairs).T
             print(
-                f"  {' or '.join(others):<16} mean absolute error {theirs.mean():.4f} (ours there {ours.mean():.4f}); ours nearer in "
-                f"{(ours < theirs).mean():.0%} of {len(both)}, at most 0.01 nats farther in {(ours < theirs + 0.01).mean():.0%}"
+                f"  {' or '.join(baselines):<16} mean absolute error {theirs.mean():.4f} (ours there "
+                f"{ours.mean():.4f}); ours nearer in "
+                f"{(ours < theirs).mean():.0%} of {len(pairs)}, at most 0.01 nats farther in "
+                f"{(ours < theirs + 0.01).mean():.0%}"
             )
 
 
 def summary(rows: list[dict[str, Any]]) -> None:
     for n in sorted({row["n"] for row in rows}):
-        here = [row for row in rows if row["n"] == n]
-        error = np.array([error_of(row) for row in here])
-        seconds = np.array([row["seconds"] for row in here])
-        print(f"\nn = {n}: {len(here)} estimates of {len({row['problem'] for row in here})} problems")
+        rows_of_n = [row for row in rows if row["n"] == n]
+        error = np.array([error_of(row) for row in rows_of_n])
+        seconds = np.array([row["seconds"] for row in rows_of_n])
         print(
-            f"  mean absolute error {error.mean():.4f}, median {np.median(error):.4f}; within 0.05: {(error < 0.05).mean():.0%}"
+            f"\nn = {n}: {len(rows_of_n)} estimates of {len({row['problem'] for row in rows_of_n})} problems"
         )
-        beside_others(here)
         print(
-            f"  CPU-seconds: median {np.median(seconds):.1f}, largest {seconds.max():.1f}; at most 2 in {(seconds <= 2).mean():.0%}, "
+            f"  mean absolute error {error.mean():.4f}, median {np.median(error):.4f}; within 0.05: "
+            f"{(error < 0.05).mean():.0%}"
+        )
+        beside_others(rows_of_n)
+        print(
+            f"  CPU-seconds: median {np.median(seconds):.1f}, largest {seconds.max():.1f}; at most 2 in "
+            f"{(seconds <= 2).mean():.0%}, "
             f"at most 20 in {(seconds <= 20).mean():.0%}"
         )
         for low, high in STRENGTHS:
-            some = [row for row in here if low <= row["truth"] < high or row["truth"] == low == high]
+            some = [row for row in rows_of_n if low <= row["truth"] < high or row["truth"] == low == high]
             if some:
-                held = [row["low"] <= row["truth"] + ROUNDING and row["truth"] <= row["high"] for row in some]
+                covered = [
+                    row["low"] <= row["truth"] + ROUNDING and row["truth"] <= row["high"] for row in some
+                ]
                 over = sum(row["at_least"] > row["truth"] + ROUNDING for row in some)
-                said = "nothing" if low == high else f"{low:g} to {high:g} nats"
-                print(f"  {said}: the interval holds the truth in {share(held)}; at_least above it in {over}")
+                interval = "nothing" if low == high else f"{low:g} to {high:g} nats"
+                print(
+                    f"  {interval}: the interval holds the truth in {share(covered)}; at_least above it "
+                    f"in {over}"
+                )
     print("\nat_least above the truth, by family:")
     for family in sorted({row["family"] for row in rows}):
         print(
@@ -156,31 +168,34 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--random", type=int)
     parser.add_argument("--hard", action="store_true")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     rows = (
-        [json.loads(line) for line in given.file.read_text().splitlines()]
-        if given.file and given.file.exists()
+        [json.loads(line) for line in arguments.file.read_text().splitlines()]
+        if arguments.file and arguments.file.exists()
         else []
     )
-    sizes = [int(size) for size in given.sizes.split(",")]
-    drawn = problems() if given.random is None else random_problems(40, given.random)
-    asked = hard_problems() if given.hard else [(problem, n) for n in sizes for problem in drawn]
-    done = {(row["problem"], row["n"], row["seed"]) for row in rows}
-    for seed in range(given.first, given.first + given.seeds):
-        for problem, n in asked:
-            if given.only not in problem.name + problem.family or (problem.name, n, seed) in done:
+    sizes = [int(size) for size in arguments.sizes.split(",")]
+    chosen_problems = problems() if arguments.random is None else random_problems(40, arguments.random)
+    tasks = (
+        hard_problems() if arguments.hard else [(problem, n) for n in sizes for problem in chosen_problems]
+    )
+    finished = {(row["problem"], row["n"], row["seed"]) for row in rows}
+    for seed in range(arguments.first, arguments.first + arguments.seeds):
+        for problem, n in tasks:
+            if arguments.only not in problem.name + problem.family or (problem.name, n, seed) in finished:
                 continue
-            row = measured(problem, n, seed, given.network)
+            row = measured(problem, n, seed, arguments.network)
             rows.append(row)
-            if given.file:
-                with given.file.open("a") as out:
+            if arguments.file:
+                with arguments.file.open("a") as out:
                     print(json.dumps(row), file=out)
-            other = "".join(
+            comparison = "".join(
                 f"  {k} {row[k]:.3f}" for k in ("ksg", "sklearn", "network") if row.get(k) is not None
             )
             print(
-                f"{problem.name:<34}{n:>6}{problem.truth:>8.3f}{row['nats']:>8.3f}  [{row['low']:.3f}, {row['high']:.3f}]"
-                f"  at least {row['at_least']:.3f}{other}  {row['seconds']:.1f} s",
+                f"{problem.name:<34}{n:>6}{problem.truth:>8.3f}{row['nats']:>8.3f}  [{row['low']:.3f}, "
+                f"{row['high']:.3f}]"
+                f"  at least {row['at_least']:.3f}{comparison}  {row['seconds']:.1f} s",
                 flush=True,
             )
     summary(rows)

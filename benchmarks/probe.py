@@ -1,11 +1,11 @@
-"""The linear probe, solved, against the one people train: 100 epochs of SGD with tuned weight decay, on the same frozen features.
+"""The solved linear probe against a trained one: 100 epochs of SGD with tuned weight decay, same frozen
+features.
 
     python benchmarks/probe.py RUN cifar10_test.parquet      # RUN was trained on cifar10_train.parquet
 
-Both choose their penalty on the same stratified fifth of the training features and are then fitted on all of them; the test set is
-read once by each. Seconds are of the process (CPU time), arms taken in turn, so that other work on the machine falls out of the ratio.
-About five minutes on one core.
-"""
+Both choose their penalty on the same stratified fifth of the training features and are then fitted on all of
+them. Each reads the test set once. Seconds are CPU time, and arms are interleaved. About five minutes on one
+core."""
 
 import argparse
 import json
@@ -26,9 +26,9 @@ DECAYS = (0.0, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
 def embedded(run: Run, spec: str | None) -> tuple[Tensor, Tensor]:
-    images, encoder, plain = run.images(spec), run.encoder(), run.plain_view()
+    images, encoder, view = run.images(spec), run.encoder(), run.plain_view()
     rows = cached_features(
-        run.path / "cache", features_key(encoder, images, plain), lambda: features(encoder, images, plain)
+        run.path / "cache", features_key(encoder, images, view), lambda: features(encoder, images, view)
     )
     return rows, torch.from_numpy(images.labels)
 
@@ -51,11 +51,11 @@ def by_sgd(x: Tensor, y: Tensor, decay: float, epochs: int) -> nn.Linear:
 
 
 def tuned_sgd(x: Tensor, y: Tensor, epochs: int) -> tuple[nn.Linear, float]:
-    rest, held = stratified_split(y, 0.2, 0)
+    rest, holdout = stratified_split(y, 0.2, 0)
     right = {}
     for decay in DECAYS:
         net = by_sgd(x[rest], y[rest], decay, epochs)
-        right[decay] = float((net(x[held]).argmax(1) == y[held]).double().mean())
+        right[decay] = float((net(x[holdout]).argmax(1) == y[holdout]).double().mean())
     best = max(DECAYS, key=lambda decay: right[decay])
     return by_sgd(x, y, best, epochs), best
 
@@ -65,25 +65,25 @@ def main() -> None:
     parser.add_argument("run")
     parser.add_argument("test")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
-    given = parser.parse_args()
-    run = Run.open(given.run)
+    arguments = parser.parse_args()
+    run = Run.open(arguments.run)
     train, labels = embedded(run, None)
-    test, truth = embedded(run, given.test)
+    test, truth = embedded(run, arguments.test)
     spent = {"solved": 0.0, "sgd": 0.0}
 
-    begun = time.process_time()
+    start = time.process_time()
     classifier, penalty = fit_chosen(train, labels)
     ranked = classifier.ranked_classes(test)
-    spent["solved"] = time.process_time() - begun
+    spent["solved"] = time.process_time() - start
 
-    begun = time.process_time()
+    start = time.process_time()
     mean, scale = train.mean(0), train.std(0).clamp(min=1e-6)
-    net, decay = tuned_sgd((train - mean) / scale, labels, given.epochs)
-    said = net((test - mean) / scale).argmax(1)
-    spent["sgd"] = time.process_time() - begun
+    net, decay = tuned_sgd((train - mean) / scale, labels, arguments.epochs)
+    predictions = net((test - mean) / scale).argmax(1)
+    spent["sgd"] = time.process_time() - start
 
     result = {}
-    for name, hits in (("solved", ranked[:, 0] == truth), ("sgd", said == truth)):
+    for name, hits in (("solved", ranked[:, 0] == truth), ("sgd", predictions == truth)):
         top1 = float(hits.double().mean())
         result[name] = {"top1": top1, "interval": wilson(top1, len(truth)), "cpu_seconds": spent[name]}
     result["solved"]["penalty"], result["sgd"]["weight_decay"] = penalty, decay

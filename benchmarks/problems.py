@@ -1,8 +1,7 @@
-"""Problems of known mutual information: families x dimensions x strengths, each a maker of samples and its truth in nats.
+"""Problems of known mutual information: families x dimensions x strengths, each with its truth in nats.
 
-Truths are closed forms, tables, quadrature, or (marked "mean") the mean of the exact log ratio over 400,000 draws, whose standard error is
-below 0.003.
-"""
+Truths are closed forms, tables, quadrature, or (marked "mean") the mean of the exact log ratio over 400,000
+draws, with a standard error below 0.003."""
 
 import math
 from collections.abc import Callable
@@ -99,8 +98,8 @@ def curve_truth(shape: Callable[[np.ndarray], np.ndarray], noise: str, scale: fl
         total += (np.exp(-np.abs(z)) / 2 if noise == "laplace" else norm.pdf(z)).sum(axis=1) / scale
     density = total / len(at)
     h = -np.trapezoid(density * np.log(density + 1e-300), grid)
-    own = math.log(2 * math.e) if noise == "laplace" else math.log(2 * math.pi * math.e) / 2
-    return float(h - own - math.log(scale))
+    noise_entropy = math.log(2 * math.e) if noise == "laplace" else math.log(2 * math.pi * math.e) / 2
+    return float(h - noise_entropy - math.log(scale))
 
 
 def square(x: np.ndarray) -> np.ndarray:
@@ -130,8 +129,10 @@ def spiral_truth(noise: float) -> float:
     total = []
     for part, a in zip(np.array_split(y, 40), np.array_split(angle, 40), strict=True):
         form = -((part[:, None] - centre[None]) ** 2).sum(axis=2) / (2 * noise**2)
-        own = -((part - np.stack([a * np.cos(a), a * np.sin(a)], axis=1)) ** 2).sum(axis=1) / (2 * noise**2)
-        total.append(own - logsumexp(form, axis=1) + math.log(len(grid)))
+        conditional = -((part - np.stack([a * np.cos(a), a * np.sin(a)], axis=1)) ** 2).sum(axis=1) / (
+            2 * noise**2
+        )
+        total.append(conditional - logsumexp(form, axis=1) + math.log(len(grid)))
     return float(np.concatenate(total).mean())
 
 
@@ -194,9 +195,9 @@ def codes_truth(levels: int, spread: float, columns: int = 1) -> float:
     """mean of log p(y | code) - log p(y)"""
     c, y = codes(np.random.default_rng(0), 40_000, levels, spread, columns)
     means, total = code_means(levels, spread, columns), []
-    for part, own in zip(np.array_split(y, 80), np.array_split(c, 80), strict=True):
+    for part, codes_of_part in zip(np.array_split(y, 80), np.array_split(c, 80), strict=True):
         form = -0.5 * ((part[:, None] - means[None]) ** 2).sum(axis=2)
-        total.append(form[np.arange(len(part)), own] - logsumexp(form, axis=1) + math.log(levels))
+        total.append(form[np.arange(len(part)), codes_of_part] - logsumexp(form, axis=1) + math.log(levels))
     return float(np.concatenate(total).mean())
 
 
@@ -245,7 +246,7 @@ def unrelated_categories(rng: Rng, n: int, levels: int) -> Sample:
 
 
 def problems() -> list[Problem]:
-    both = Blobs(np.zeros((2, 2)), np.array([[[1, 0.9], [0.9, 1]], [[1, -0.9], [-0.9, 1]]]))
+    mixture = Blobs(np.zeros((2, 2)), np.array([[[1, 0.9], [0.9, 1]], [[1, -0.9], [-0.9, 1]]]))
     weaker = Blobs(np.zeros((2, 2)), np.array([[[1, 0.8], [0.8, 1]], [[1, -0.7], [-0.7, 1]]]))
     three = Blobs(np.array([[0, 0], [3, 3], [0, 4.0]]), np.array([np.eye(2)] * 3))
     categories = {"discrete": "all"}
@@ -304,7 +305,7 @@ def problems() -> list[Problem]:
             Problem(f"spiral, noise {s}", "spiral", partial(spiral, noise=s), spiral_truth(s))
             for s in (0.5, 1.5)
         ),
-        Problem("blobs ±0.9", "mixture", both, both.truth()),
+        Problem("blobs ±0.9", "mixture", mixture, mixture.truth()),
         Problem("blobs 0.8, -0.7", "mixture", weaker, weaker.truth()),
         Problem("three blobs", "mixture", three, three.truth()),
         Problem("xor of bits", "xor", partial(xor, flip=0.1), flip_truth(0.1)),

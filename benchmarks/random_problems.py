@@ -1,8 +1,7 @@
-"""Problems nobody chose: joint distributions drawn at random, each with its information in nats.
+"""Problems drawn at random: joint distributions, each with its information in nats.
 
-Their use is to keep apart what constants were set on and what is reported: other draws are other problems. Truths are tables, or the mean of the exact
-log ratio over 100,000 draws (standard error below 0.01 of a spread).
-"""
+They separate what constants were set on from what is reported: other draws are other problems. Truths are
+tables, or the mean of the exact log ratio over 100,000 draws (standard error below 0.01 of a spread)."""
 
 import math
 from collections.abc import Callable
@@ -31,31 +30,31 @@ class Clouds:
         return z[:, : self.split], z[:, self.split :]
 
     def log_density(self, z: np.ndarray, columns: slice) -> np.ndarray:
-        found = []
+        terms = []
         for w, m, r in zip(self.log_weight, self.mean, self.root, strict=True):
             c = (r @ r.T)[columns, columns]
             white = np.linalg.solve(np.linalg.cholesky(c), (z - m[columns]).T)
-            found.append(w - 0.5 * (white**2).sum(axis=0) - 0.5 * np.linalg.slogdet(2 * np.pi * c)[1])
-        return logsumexp(found, axis=0)
+            terms.append(w - 0.5 * (white**2).sum(axis=0) - 0.5 * np.linalg.slogdet(2 * np.pi * c)[1])
+        return logsumexp(terms, axis=0)
 
     def truth(self) -> float:
         x, y = self(np.random.default_rng(0), DRAWS)
-        both = self.log_density(np.hstack([x, y]), slice(None))
+        joint = self.log_density(np.hstack([x, y]), slice(None))
         sides = self.log_density(x, slice(0, self.split)) + self.log_density(y, slice(self.split, None))
-        return float((both - sides).mean())
+        return float((joint - sides).mean())
 
 
 def clouds(rng: Rng) -> tuple[Callable[[Rng, int], Sample], float, dict]:
     dx, dy, parts = rng.integers(1, 4), rng.integers(1, 4), rng.integers(1, 6)
     d = int(dx + dy)
     root = np.stack([np.linalg.cholesky(np.cov(rng.normal(size=(d, d + 2)))) for _ in range(parts)])
-    made = Clouds(
+    mixture = Clouds(
         np.log(rng.dirichlet(np.full(parts, 3.0))),
         rng.uniform(0, 2) * rng.normal(size=(parts, d)),
         root,
         int(dx),
     )
-    return made, made.truth(), {}
+    return mixture, mixture.truth(), {}
 
 
 def table(rng: Rng) -> tuple[Callable[[Rng, int], Sample], float, dict]:
@@ -88,7 +87,8 @@ def levels_and_number(rng: Rng) -> tuple[Callable[[Rng, int], Sample], float, di
 
 
 def bent_line(rng: Rng) -> tuple[Callable[[Rng, int], Sample], float, dict]:
-    """y = g(x) + s(x) e, g a sum of waves, s rising or falling, e normal, Laplace or uniform; some columns beside x that say nothing."""
+    """y = g(x) + s(x) e, g a sum of waves, s rising or falling, e normal, Laplace or uniform; extra columns
+    of x are independent of y."""
     waves, phase = rng.normal(size=3) / np.arange(1, 4), rng.uniform(0, 6, 3)
     slope, size = rng.uniform(-0.5, 0.5), 10 ** rng.uniform(-1, 0.3)
     kind, extra = rng.integers(0, 3), int(rng.choice([0, 0, 3]))
@@ -109,22 +109,22 @@ def bent_line(rng: Rng) -> tuple[Callable[[Rng, int], Sample], float, dict]:
         return (normal, -np.abs(z) - math.log(2), np.where(np.abs(z) <= 2, -math.log(4), -1e9))[kind]
 
     x, y = make(np.random.default_rng(0), 10_000)
-    others = np.random.default_rng(1).normal(size=8000)
-    m, s = centre(others), spread(others)
+    sample = np.random.default_rng(1).normal(size=8000)
+    m, s = centre(sample), spread(sample)
     p = [logsumexp(log_noise((part[:, None] - m) / s) - np.log(s), axis=1) for part in np.array_split(y, 20)]
-    own = log_noise((y - centre(x[:, 0])) / spread(x[:, 0])) - np.log(spread(x[:, 0]))
+    conditional = log_noise((y - centre(x[:, 0])) / spread(x[:, 0])) - np.log(spread(x[:, 0]))
     # the row's own x is among those averaged over: far out, no other may reach its y
-    total = np.logaddexp(np.concatenate(p), own) - math.log(len(others) + 1)
-    return make, float((own - total).mean()), {}
+    total = np.logaddexp(np.concatenate(p), conditional) - math.log(len(sample) + 1)
+    return make, float((conditional - total).mean()), {}
 
 
 KINDS = {"clouds": clouds, "table": table, "levels": levels_and_number, "bent line": bent_line}
 
 
 def random_problems(count: int, seed: int) -> list[Problem]:
-    found = []
+    problems = []
     for k in range(count):
         name = list(KINDS)[k % len(KINDS)]
         make, truth, options = KINDS[name](np.random.default_rng([seed, k]))
-        found.append(Problem(f"{name} {seed}.{k}", name, partial(make), truth, options))
-    return found
+        problems.append(Problem(f"{name} {seed}.{k}", name, partial(make), truth, options))
+    return problems

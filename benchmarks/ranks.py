@@ -1,13 +1,13 @@
-"""One process against several with the same global batch: the largest difference of the loss over the steps, of the first gradient
-(relative), and of a weight at the end.
+"""One process against several with the same global batch: largest differences of loss, gradient and weights.
 
-    OMP_NUM_THREADS=1 python benchmarks/ranks.py --ranks 2,4 --steps 100 --batch 256 [--again] [--float32] [--lr 1e-3] [--size 8] [--cases simclr,moco]
+    OMP_NUM_THREADS=1 python benchmarks/ranks.py --ranks 2,4 --steps 100 --batch 256
+        [--again] [--float32] [--lr 1e-3] [--size 8] [--cases simclr,moco]
 
-`--again` lets the ranks do it twice and gives the largest difference of anything between the two, which must be 0.
+The loss is compared at every step, the first gradient relative to its size, and the weights at the end.
+`--again` runs the ranks twice and prints the largest difference between the two runs, which must be 0.
 
-In float64 differences are rounding. In float32 rounding is 1e-7 of each number, and training carries it on: what grows is not the
-exchange but the dynamics, as two float32 runs on two kinds of CPU show too.
-"""
+In float64 differences are rounding. In float32 rounding is 1e-7 of each number, and training amplifies it, as
+it does between two kinds of CPU."""
 
 import argparse
 from typing import Any
@@ -21,7 +21,7 @@ MUST = "simclr,moco,instdisc,cmc,byol,dim,cpc,vicreg,supcon,simclr-ring,moco-cav
 
 
 def sized(name: str, size: int) -> dict[str, Any]:
-    """So many pixels a side, or of recordings so many frames."""
+    """Pixels per side, or frames of a recording."""
     return {"views": {"samples": FRAME * size}} if name == "cpc" else {"image_size": size}
 
 
@@ -37,17 +37,21 @@ def main() -> None:
         "--size", type=int, help="side of a view, other than 16; of recordings, frames, other than 16"
     )
     parser.add_argument("--again", action="store_true")
-    given = parser.parse_args()
-    precision = torch.float32 if given.float32 else torch.float64
-    other = {} if given.lr is None else {"lr": given.lr}
-    worlds = [int(count) for count in given.ranks.split(",")]
-    print(f"{given.steps} steps of {given.batch}, {precision}, lr {given.lr or 'of the cases'}")
-    print("| | ranks | loss | first gradient | a weight |" + (" run again |" if given.again else ""))
+    arguments = parser.parse_args()
+    precision = torch.float32 if arguments.float32 else torch.float64
+    settings = {} if arguments.lr is None else {"lr": arguments.lr}
+    worlds = [int(count) for count in arguments.ranks.split(",")]
+    print(f"{arguments.steps} steps of {arguments.batch}, {precision}, lr {arguments.lr or 'of the cases'}")
+    print("| | ranks | loss | first gradient | a weight |" + (" run again |" if arguments.again else ""))
     for world in worlds:
         cases = {}
-        for name in given.cases.split(","):
-            cases[name] = {**CASES[name], **other, **({} if given.size is None else sized(name, given.size))}
-        compare(world, cases, given.steps, precision, given.batch, given.again, verbose=True)
+        for name in arguments.cases.split(","):
+            cases[name] = {
+                **CASES[name],
+                **settings,
+                **({} if arguments.size is None else sized(name, arguments.size)),
+            }
+        compare(world, cases, arguments.steps, precision, arguments.batch, arguments.again, verbose=True)
 
 
 if __name__ == "__main__":

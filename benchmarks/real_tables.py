@@ -1,10 +1,10 @@
-"""Columns of real tables ranked by what they tell about a target: the ranking, CPU-seconds, and a picture of each.
+"""Columns of real tables ranked by their information about a target: ranking, CPU-seconds, and pictures.
 
-    python benchmarks/real_tables.py FOLDER [DATA]        about 40 CPU-seconds; DATA holds cifar10_test.parquet and fsdd_test.parquet
+    python benchmarks/real_tables.py FOLDER [DATA]        about 40 CPU-seconds
 
-scikit-learn's diabetes, wine and breast cancer; with DATA, features of pictures (20 principal components of 2,000 CIFAR-10 pictures) about their class,
-and of sound (mel cepstra of spoken digits) about the digit.
-"""
+scikit-learn's diabetes, wine and breast cancer. DATA contains cifar10_test.parquet and fsdd_test.parquet;
+with it also features of pictures (20 principal components of 2,000 CIFAR-10 pictures) about their class, and
+of sound (mel cepstra of spoken digits) about the digit."""
 
 import io
 import sys
@@ -24,10 +24,10 @@ Table = tuple[dict[str, np.ndarray], np.ndarray, str]
 def scikit_learn(name: str) -> Table:
     from sklearn import datasets
 
-    found = getattr(datasets, f"load_{name}")()
-    target = found.target if name == "diabetes" else found.target_names[found.target]
+    data = getattr(datasets, f"load_{name}")()
+    target = data.target if name == "diabetes" else data.target_names[data.target]
     names = {"diabetes": "progression", "wine": "cultivar", "breast_cancer": "diagnosis"}
-    return dict(zip(found.feature_names, found.data.T, strict=True)), target, names[name]
+    return dict(zip(data.feature_names, data.data.T, strict=True)), target, names[name]
 
 
 def pictures(data: Path) -> Table:
@@ -57,10 +57,10 @@ def sounds(data: Path) -> Table:
     rows = []
     for one in table.column("audio").to_pylist():
         recording = decode_sound(one["bytes"])
-        found = mfcc(recording.wave, recording.rate)
-        rows.append(np.concatenate([found.mean(axis=0), found.std(axis=0)]))
+        features = mfcc(recording.wave, recording.rate)
+        rows.append(np.concatenate([features.mean(axis=0), features.std(axis=0)]))
     label = np.array([f"digit {k}" for k in table.column("label").to_pylist()])
-    names = [f"{what} {k}" for what in ("mean", "spread") for k in range(len(rows[0]) // 2)]
+    names = [f"{statistic} {k}" for statistic in ("mean", "spread") for k in range(len(rows[0]) // 2)]
     return dict(zip(names, np.array(rows).T, strict=True)), label, "digit"
 
 
@@ -76,17 +76,19 @@ def main() -> None:
     for name, load in tables.items():
         columns, target, about = load()
         began = time.process_time()
-        found = nf.rank_columns(columns, target)
+        ranking = nf.rank_columns(columns, target)
         seconds = time.process_time() - began
-        draw_ranking(found, about, folder / f"{name}.svg")
-        clear = sum(one.p_value < 0.05 for one in found)
+        draw_ranking(ranking, about, folder / f"{name}.svg")
+        clear = sum(one.p_value < 0.05 for one in ranking)
         print(
-            f"\n{name}: {len(target)} rows, {len(columns)} columns, {seconds:.1f} CPU-seconds, {clear} clear of chance"
+            f"\n{name}: {len(target)} rows, {len(columns)} columns, {seconds:.1f} CPU-seconds, {clear} "
+            "clear of chance"
         )
-        for one in found[:5]:
+        for one in ranking[:5]:
             low, high = one.estimate.interval
             print(
-                f"  {one.column:<26}{one.estimate.nats:.3f}  [{low:.3f}, {high:.3f}]  at least {float(one.estimate.at_least):.3f}"
+                f"  {one.column:<26}{one.estimate.nats:.3f}  [{low:.3f}, {high:.3f}]  at least "
+                f"{float(one.estimate.at_least):.3f}"
                 f"  p {one.p_value:.1g}",
                 flush=True,
             )

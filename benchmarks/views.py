@@ -2,9 +2,9 @@
 
     PYTHONPATH=src python benchmarks/views.py          # about a minute
 
-Both make SimCLR's two views (crop, flip, jitter, greyscale, blur, normalise) of the same decoded images at the same
-strengths; lightly gets PIL images, as its data loader would hand it. The arms take turns, each turn is timed in CPU
-seconds of this thread, and the ratio is that of the medians. Compilation happens before the first turn.
+Both make SimCLR's two views (crop, flip, jitter, greyscale, blur, normalise) of the same decoded images at
+the same strengths. lightly gets PIL images, as from its data loader. Arms take turns; each turn is timed in
+CPU-seconds of this thread, and the ratio is that of the medians. Compilation happens before the first turn.
 """
 
 import statistics

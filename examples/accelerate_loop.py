@@ -22,7 +22,7 @@ def main(epochs: int) -> tuple[float, float]:
     method = nf.Method(
         nf.Shared(encoder), nf.Cosine(0.2), nf.InBatch(), nf.Ball(lower=nf.linear(0.0, 0.5)), nf.InfoNCE()
     )
-    before = score(encoder)
+    untrained = score(encoder)
     accelerator = Accelerator(cpu=True)
     data = DataLoader(TensorDataset(images, torch.arange(len(images))), 256, shuffle=True, drop_last=True)
     model, optimizer, batches = accelerator.prepare(
@@ -30,17 +30,17 @@ def main(epochs: int) -> tuple[float, float]:
     )
     steps, step = epochs * len(batches), 0
     for _ in range(epochs):
-        for shown, ids in batches:
+        for views, ids in batches:
             progress = nf.Progress(step, steps, len(batches))
-            outcome = model(nf.Batch((view(shown), view(shown)), ids), progress)
+            outcome = model(nf.Batch((view(views), view(views)), ids), progress)
             optimizer.zero_grad()
             accelerator.backward(outcome.loss)
             optimizer.step()
             accelerator.unwrap_model(model).advance(outcome, progress)
             step += 1
-    return before, score(encoder)
+    return untrained, score(encoder)
 
 
 if __name__ == "__main__":
-    before, after = main(int(sys.argv[1]) if len(sys.argv) > 1 else 30)
-    print(f"kNN before {before:.2f}, after {after:.2f}")
+    untrained, trained = main(int(sys.argv[1]) if len(sys.argv) > 1 else 30)
+    print(f"kNN before {untrained:.2f}, after {trained:.2f}")

@@ -1,4 +1,5 @@
-"""What the examples share: scikit-learn's handwritten digits, two views of a batch, a small network, a kNN probe."""
+"""What the examples share: scikit-learn's handwritten digits, two views of a batch, a small network, a kNN
+probe."""
 
 import torch
 import torch.nn.functional as F
@@ -10,8 +11,8 @@ from nearfar.evaluate.knn import knn_probe
 
 def pictures() -> tuple[Tensor, Tensor]:
     """1,797 pictures of 8 x 8 in [0, 1], and which digit each is; training does not look at the latter."""
-    found = load_digits()
-    return torch.tensor(found.images[:, None] / 16, dtype=torch.float32), torch.tensor(found.target)
+    data = load_digits()
+    return torch.tensor(data.images[:, None] / 16, dtype=torch.float32), torch.tensor(data.target)
 
 
 def view(images: Tensor) -> Tensor:
@@ -19,14 +20,15 @@ def view(images: Tensor) -> Tensor:
     angle, scale = 0.3 * torch.randn(len(images)), 1 + 0.1 * torch.randn(len(images))
     turn = torch.stack([angle.cos() * scale, -angle.sin(), angle.sin(), angle.cos() * scale], dim=1)
     matrix = torch.cat([turn.view(-1, 2, 2), 0.15 * torch.randn(len(images), 2, 1)], dim=2)
-    seen = F.grid_sample(images, F.affine_grid(matrix, list(images.shape), False), align_corners=False)
-    return seen + 0.05 * torch.randn_like(seen)
+    transformed = F.grid_sample(images, F.affine_grid(matrix, list(images.shape), False), align_corners=False)
+    return transformed + 0.05 * torch.randn_like(transformed)
 
 
 def network(width: int = 64) -> nn.Module:
     """8 x 8 pictures to `width` features."""
     return nn.Sequential(
-        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
         nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(256, width),
     )  # fmt: skip
 
@@ -35,6 +37,6 @@ def network(width: int = 64) -> nn.Module:
 def score(encoder: nn.Module) -> float:
     """Share of held-out digits that their nearest neighbours in feature space tell rightly."""
     images, labels = pictures()
-    found = knn_probe(encoder.eval()(images), labels, seed=0)
+    probe = knn_probe(encoder.eval()(images), labels, seed=0)
     encoder.train()
-    return found
+    return probe

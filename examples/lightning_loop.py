@@ -4,9 +4,8 @@
 
     kNN before 0.95, after 0.97
 
-`forward` changes nothing; `advance`, after the optimiser's step, moves the slow network and the queue. Both are in the module's
-state, so Lightning's checkpoints hold them.
-"""
+`forward` changes nothing; `advance`, after the optimiser's step, moves the slow network and the queue. Both
+are in the module's state, so Lightning's checkpoints hold them."""
 
 import sys
 from typing import Any
@@ -36,12 +35,12 @@ class MoCo(pl.LightningModule):
 
     def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> dict[str, Any]:
         images, ids = batch
-        self.before = self.progress()
-        outcome = self.method(nf.Batch((view(images), view(images)), ids), self.before)
+        self.progress_before = self.progress()
+        outcome = self.method(nf.Batch((view(images), view(images)), ids), self.progress_before)
         return {"loss": outcome.loss, "outcome": outcome}
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.method.advance(outputs["outcome"], self.before)
+        self.method.advance(outputs["outcome"], self.progress_before)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.parameters(), lr=2e-3)
@@ -52,13 +51,13 @@ def main(epochs: int) -> tuple[float, float]:
     images, _ = pictures()
     module = MoCo()
     encoder = module.method.encoders.network  # type: ignore[attr-defined]
-    before = score(encoder)
+    untrained = score(encoder)
     data = DataLoader(TensorDataset(images, torch.arange(len(images))), 256, shuffle=True, drop_last=True)
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     pl.Trainer(max_epochs=epochs, accelerator="cpu", enable_model_summary=False, **quiet).fit(module, data)
-    return before, score(encoder)
+    return untrained, score(encoder)
 
 
 if __name__ == "__main__":
-    before, after = main(int(sys.argv[1]) if len(sys.argv) > 1 else 30)
-    print(f"kNN before {before:.2f}, after {after:.2f}")
+    untrained, trained = main(int(sys.argv[1]) if len(sys.argv) > 1 else 30)
+    print(f"kNN before {untrained:.2f}, after {trained:.2f}")

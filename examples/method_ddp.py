@@ -4,10 +4,10 @@
 
     largest difference of a weight between the ranks: 0e+00; from one process with the whole batch: 3e-08
 
-Each rank is given its half of the batch. With `encoding=nf.Encoding(nf.join())` keys are gathered, with gradient, every rank computes the loss of the
-whole batch, batch norm and queue are those of all, and DDP, which averages gradients, does the rest. `broadcast_buffers=False`: buffers are equal as
-they are; `advance`, which does every mutation, is called on the method itself.
-"""
+Each rank is given its half of the batch. With `encoding=nf.Encoding(nf.join())` keys are gathered, with
+gradient, every rank computes the loss of the whole batch, batch norm and queue are those of all, and DDP,
+which averages gradients, does the rest. `broadcast_buffers=False`: buffers are equal as they are; `advance`,
+which does every mutation, is called on the method itself."""
 
 import sys
 import tempfile
@@ -38,7 +38,7 @@ def moco(encoding: nf.Encoding) -> nf.Method:
     )
 
 
-def whole(step: int) -> nf.Batch:
+def full_batch(step: int) -> nf.Batch:
     """A step's pictures, in two views."""
     torch.manual_seed(step)
     rows = slice(step * BATCH, (step + 1) * BATCH)
@@ -54,7 +54,7 @@ def train(rank: int, folder: str) -> None:
     optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
     for step in range(STEPS):
         half = slice(rank * BATCH // RANKS, (rank + 1) * BATCH // RANKS)
-        outcome = model(whole(step).rows(half))
+        outcome = model(full_batch(step).rows(half))
         optimizer.zero_grad()
         outcome.loss.backward()
         optimizer.step()
@@ -63,12 +63,12 @@ def train(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def alone() -> dict[str, Tensor]:
+def train_single() -> dict[str, Tensor]:
     """The same steps in one process."""
     method = moco(nf.Encoding())
     optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
     for step in range(STEPS):
-        outcome = method(whole(step))
+        outcome = method(full_batch(step))
         optimizer.zero_grad()
         outcome.loss.backward()
         optimizer.step()
@@ -78,17 +78,19 @@ def alone() -> dict[str, Tensor]:
 
 def main() -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
-        # from a fork server a process ends at once: DDP keeps gloo's threads, which must not meet an interpreter that is shutting down
+        # from a fork server a process ends at once: DDP keeps gloo's threads, which must not meet an
+        # interpreter that is shutting down
         mp.start_processes(train, (folder,), nprocs=RANKS, start_method="forkserver")
         first, second = (torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(RANKS))
-    one = alone()
-    apart = lambda other: max(float((first[name] - other[name]).abs().max()) for name in first)
-    return apart(second), apart(one)
+    one = train_single()
+    largest_difference = lambda other: max(float((first[name] - other[name]).abs().max()) for name in first)
+    return largest_difference(second), largest_difference(one)
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
     ranks, single = main()
     print(
-        f"largest difference of a weight between the ranks: {ranks:.0e}; from one process with the whole batch: {single:.0e}"
+        f"largest difference of a weight between the ranks: {ranks:.0e}; from one process with the whole "
+        f"batch: {single:.0e}"
     )

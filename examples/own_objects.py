@@ -2,9 +2,8 @@
 
     python examples/own_objects.py runs/own            about 15 seconds on one core
 
-Kill it whenever you like and call it again: it goes on where the last checkpoint is, bit for bit. What is yours here: `Blobs`
-(data), `Tiny` (a network), `Contrast` (a bound) and `Hardest` (a selection). Nothing is registered anywhere.
-"""
+Kill it and run it again: it resumes from the last checkpoint, bit for bit. The custom objects are `Blobs`
+(data), `Tiny` (a network), `Contrast` (a bound) and `Hardest` (a selection). They need no registration."""
 
 import math
 import sys
@@ -27,10 +26,10 @@ class Blobs(torch.utils.data.Dataset[tuple[Tensor, int]]):
         rng = np.random.default_rng(seed)
         self.labels = rng.integers(0, 3, count)
         self.images = rng.random((count, 3, size, size), dtype=np.float32) * 0.3
-        for image, label, (top, left) in zip(
+        for image, label, (top, column) in zip(
             self.images, self.labels, rng.integers(2, size - 8, (count, 2)), strict=True
         ):
-            image[label, top : top + 6, left : left + 6] += 0.6
+            image[label, top : top + 6, column : column + 6] += 0.6
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -40,7 +39,7 @@ class Blobs(torch.utils.data.Dataset[tuple[Tensor, int]]):
 
 
 class Tiny(nn.Module):
-    """A batch of images -> (n, d). Nothing is asked of it but that."""
+    """A batch of images -> (n, d). There are no other requirements."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -60,18 +59,18 @@ class Tiny(nn.Module):
 
 @dataclass(frozen=True)
 class Contrast(nf.AbstractBound):
-    """E[ f(u, v+) - log mean_k e^f(u, v_k) ]: the positive against the negatives' mean, itself left out of it."""
+    """E[ f(u, v+) - log mean_k e^f(u, v_k) ]: the positive against the mean over its negatives."""
 
     weight: float = 1.0
 
     def __call__(self, scores: nf.Scores, progress: nf.Progress | None = None) -> Tensor:
-        others = scores.negative.logsumexp() - scores.negative.count().log()
-        return scores.over_positives(lambda f, log_mean: f - self.weight * log_mean, others)
+        log_mean_negative = scores.negative.logsumexp() - scores.negative.count().log()
+        return scores.over_positives(lambda f, log_mean: f - self.weight * log_mean, log_mean_negative)
 
     def certificate(
         self, sampling: nf.NegativeSampling, progress: nf.Progress | None = None
     ) -> nf.Certificate:
-        return nf.Certificate("objective only", "an example, for which nobody has proven anything", None)
+        return nf.Certificate("objective only", "an example without a proof", None)
 
 
 @dataclass(frozen=True)
@@ -89,9 +88,9 @@ class Hardest(nf.AbstractSelection):
         return replace(scores, negative=scores.negative.divide(rule).negatives)
 
     def sampling(
-        self, given: nf.NegativeSampling, progress: nf.Progress | None = None
+        self, sampling: nf.NegativeSampling, progress: nf.Progress | None = None
     ) -> nf.NegativeSampling:
-        return replace(given, negatives=min(self.count, given.negatives), cut="below")
+        return replace(sampling, negatives=min(self.count, sampling.negatives), cut="below")
 
 
 def method() -> nf.Method:
@@ -119,8 +118,8 @@ def main(out: Path, epochs: int = 4) -> nf.Run:
     )
     # from here on as with any run; in another process: nf.Run.open(out, method=method(), data=Blobs())
     result = nf.evaluate(run, protocols=["knn", "linear"], baselines=True)
-    others = Blobs(64, seed=1)
-    features = run.embed(others)
+    test_set = Blobs(64, seed=1)
+    features = run.embed(test_set)
     nf.write_report([run], out / "report.html")
     print(f"kNN {result['knn']['top1']:.2f}, untrained {result['baselines']['untrained']['knn']['top1']:.2f}")
     print(f"{len(features)} features of {features.shape[1]} numbers from {type(run.encoder()).__name__}")

@@ -19,7 +19,7 @@ def main(epochs: int) -> tuple[float, float]:
     torch.manual_seed(0)
     images, _ = pictures()
     encoder = network()
-    before = score(encoder)
+    untrained = score(encoder)
     loss_of = NTXentLoss(temperature=0.2)  # the line
     optimizer = torch.optim.AdamW(encoder.parameters(), lr=2e-3)
     for _ in range(epochs):
@@ -28,9 +28,9 @@ def main(epochs: int) -> tuple[float, float]:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    return before, score(encoder)
+    return untrained, score(encoder)
 
 
 if __name__ == "__main__":
-    before, after = main(int(sys.argv[1]) if len(sys.argv) > 1 else 30)
-    print(f"kNN before {before:.2f}, after {after:.2f}")
+    untrained, trained = main(int(sys.argv[1]) if len(sys.argv) > 1 else 30)
+    print(f"kNN before {untrained:.2f}, after {trained:.2f}")

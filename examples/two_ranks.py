@@ -4,9 +4,8 @@
 
     largest difference of a weight after 3 steps: 4e-08
 
-Each rank has half of every batch. `gather_distributed=True` lets its anchors meet the keys of both, with gradient; the average
-that DDP takes is then the gradient of the whole batch.
-"""
+Each rank has half of every batch. `gather_distributed=True` lets its anchors meet the keys of both, with
+gradient; the average that DDP takes is then the gradient of the whole batch."""
 
 import sys
 import tempfile
@@ -35,8 +34,8 @@ def train(rank: int, ranks: int, folder: str) -> None:
         torch.manual_seed(step)  # the same views everywhere; each rank takes its part of them
         batch = images[step * BATCH : (step + 1) * BATCH]
         mine = slice(rank * BATCH // ranks, (rank + 1) * BATCH // ranks)
-        both = torch.cat([view(batch)[mine], view(batch)[mine]])
-        loss = loss_of(*model(both).chunk(2))  # one forward pass for both views, as DDP wants it
+        views = torch.cat([view(batch)[mine], view(batch)[mine]])
+        loss = loss_of(*model(views).chunk(2))  # one forward pass for both views, as DDP wants it
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -48,7 +47,8 @@ def train(rank: int, ranks: int, folder: str) -> None:
 def main() -> float:
     with tempfile.TemporaryDirectory() as folder:
         for ranks in (1, RANKS):
-            # from a fork server a process ends at once: DDP keeps gloo's threads, which must not meet an interpreter that is shutting down
+            # from a fork server a process ends at once: DDP keeps gloo's threads, which must not meet an
+            # interpreter that is shutting down
             mp.start_processes(train, (ranks, folder), nprocs=ranks, start_method="forkserver")
         one, two = (torch.load(Path(folder) / f"{ranks}.pt", weights_only=True) for ranks in (1, RANKS))
     return max(float((one[name] - two[name]).abs().max()) for name in one)

@@ -2,10 +2,9 @@
 
 nf.pretrain("simsiam", "photos/", "runs/a", batch_size=64, hooks=[GradientAccumulation(4)])
 
-An update then has the gradient of 4 x 64 instances. With negatives the batch is part of the objective: set `encode_chunk` or
-`memory` instead, which keep the gradient of the whole batch. Batch norm sees 64 instances either way, and momentum networks
-move after every batch.
-"""
+An update then has the gradient of 4 x 64 instances. With negatives the batch is part of the objective: set
+`encode_chunk` or `memory` instead, which keep the gradient of the whole batch. Batch norm sees 64 instances
+either way, and momentum networks move after every batch."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""An augmentation: this file, and a line in `nearfar/modalities/image/views/operations.py`:  OPERATIONS["posterise"] = Posterise
+"""An augmentation: this file, and a line in `nearfar/modalities/image/views/operations.py`:
+OPERATIONS["posterise"] = Posterise
 
     nearfar pretrain simclr photos/ --out runs/a views.posterise=0.2
 

@@ -29,8 +29,8 @@ class TemperedCPC(AbstractBound):
         object.__setattr__(self, "power", power)
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Tensor:
-        others = at(self.power, progress) * scores.negative.logsumexp()
-        return scores.over_positives(lambda f, negative: f - torch.logaddexp(f, negative), others)
+        negatives = at(self.power, progress) * scores.negative.logsumexp()
+        return scores.over_positives(lambda f, negative: f - torch.logaddexp(f, negative), negatives)
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
-        return Certificate("objective only", "a power of the sum of negatives is no density ratio", None)
+        return Certificate("objective only", "a power of the sum of negatives is not a density ratio", None)

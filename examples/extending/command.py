@@ -16,9 +16,9 @@ def add(commands: Any) -> None:
     weights.set_defaults(command=run)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     from nearfar.parts.encoders import parameters_of  # what is heavy is imported when it is needed
     from nearfar.run.trained import Run
 
-    print(f"{parameters_of(Run.open(given.run).encoder()):,}")
+    print(f"{parameters_of(Run.open(arguments.run).encoder()):,}")
     return DONE

@@ -1,9 +1,10 @@
-"""A row-based data format: this file, and a line in `nearfar/data/open.py`:  FORMATS[".jsonl"] = RowFormat(JsonLines)
+"""A row-based data format: this file, and a line in `nearfar/data/open.py`:  FORMATS[".jsonl"] =
+RowFormat(JsonLines)
 
     nearfar pretrain simclr table.jsonl --out runs/a        {"x": [0.5, 1.5], "label": "red"} in each line
 
-Lines are found when the file is opened and parsed when they are read. A line that cannot be used is one row of quarantine.csv.
-"""
+Lines are found when the file is opened and parsed when they are read. A line that cannot be used is one row
+of quarantine.csv."""
 
 import json
 from collections.abc import Sequence

@@ -2,9 +2,9 @@
 
     nf.pretrain("simclr", data=images, out="runs/a", views=Viewmaker())
 
-The views of SimCLR, each changed by a small network that is trained with the encoders, but against them: its gradient is reversed, so
-it looks for changes of bounded size that make views hard to match (Viewmaker networks, Tamkin et al. 2021).
-"""
+The views of SimCLR, each changed by a small network that is trained with the encoders, but against them: its
+gradient is reversed, so it looks for changes of bounded size that make views hard to match (Viewmaker
+networks, Tamkin et al. 2021)."""
 
 from typing import Any
 

@@ -2,9 +2,8 @@
 
 nf.pretrain("simclr", "photos/", "runs/a", loggers=[CsvLogger("losses.csv")])
 
-With a name for the setting `logger=csv` it takes a line in `nearfar/train/loggers.py`, LOGGERS["csv"] = …, and one in
-`nearfar/config/settings.py`.
-"""
+With a name for the setting `logger=csv` it takes a line in `nearfar/train/loggers.py`, LOGGERS["csv"] = …,
+and one in `nearfar/config/settings.py`."""
 
 import csv
 from pathlib import Path

@@ -23,7 +23,7 @@ class Lion(Optimizer):
         loss = None if closure is None else closure()
         for group in self.param_groups:
             first, second = group["betas"]
-            for weight in (each for each in group["params"] if each.grad is not None):
+            for weight in (parameter for parameter in group["params"] if parameter.grad is not None):
                 state = self.state[weight]
                 mean = state.setdefault("mean", torch.zeros_like(weight))
                 direction = torch.lerp(weight.grad, mean, first).sign_()

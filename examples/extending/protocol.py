@@ -1,10 +1,10 @@
-"""A protocol that needs the network: this file, and a line in `nearfar/evaluate/protocols.py`:  NETWORK_PROTOCOLS["mirror"] = mirror
+"""A protocol that needs the network: this file, and a line in `nearfar/evaluate/protocols.py`:
+NETWORK_PROTOCOLS["mirror"] = mirror
 
     nearfar evaluate runs/a --protocol knn,mirror
 
-How often an image and its mirror image have the same nearest neighbour in the training set. This needs the network, because the features
-of mirrored images are not among those of the images.
-"""
+How often an image and its mirror image have the same nearest neighbour in the training set. This needs the
+network, because the features of mirrored images are not among those of the images."""
 
 from typing import Any
 

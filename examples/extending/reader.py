@@ -2,9 +2,8 @@
 
     nearfar pretrain simclr train-images.idx --out runs/a
 
-IDX is MNIST's format: two zero bytes, a type, the number of axes, each axis as a big-endian 32-bit number, then the numbers. Three
-axes are grey pictures.
-"""
+IDX is MNIST's format: two zero bytes, a type, the number of axes, each axis as a big-endian 32-bit number,
+then the numbers. Three axes are grey pictures."""
 
 import struct
 from pathlib import Path

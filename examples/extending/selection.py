@@ -1,4 +1,5 @@
-"""A selection: this file, and a line in `nearfar/parts/selections/__init__.py`:  PARTS["every-other"] = EveryOther
+"""A selection: this file, and a line in `nearfar/parts/selections/__init__.py`:  PARTS["every-other"] =
+EveryOther
 
 nearfar pretrain moco photos/ --out runs/a selection=every-other selection.stride=3
 """
@@ -34,6 +35,6 @@ class EveryOther(AbstractSelection):
 
         return replace(scores, negative=scores.negative.divide(rule).negatives)
 
-    def sampling(self, given: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
-        # the choice does not look at scores, so what is left is drawn as before
-        return replace(given, negatives=-(-given.negatives // self.stride), min_negatives=0)
+    def sampling(self, sampling: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
+        # the choice does not read scores, so the remaining candidates are distributed as before
+        return replace(sampling, negatives=-(-sampling.negatives // self.stride), min_negatives=0)

@@ -14,7 +14,8 @@ import nearfar as nf
 
 
 class CountingStrategy(nf.Strategy):
-    """Trains as a single process does, and counts the steps and the gradient bytes that several processes would exchange."""
+    """Trains as a single process does, and counts the steps and the gradient bytes that several processes
+    would exchange."""
 
     def __init__(self) -> None:
         self.steps, self.bytes = 0, 0

@@ -1,8 +1,8 @@
-"""A teacher network: this file alone. Keys come from a frozen network that knows more (contrastive distillation, Tian et al. 2020).
+"""A teacher network: this file alone. Keys come from a frozen network that knows more (contrastive
+distillation, Tian et al. 2020).
 
-method = nf.Method(Taught(student, teacher, 64), nf.Cosine(0.1), nf.InBatch("one"), nf.Everyone(), nf.InfoNCE())
-run = nf.pretrain(method, data="photos/", out="runs/student")
-"""
+method = nf.Method(Taught(student, teacher, 64), nf.Cosine(0.1), nf.InBatch("one"), nf.Everyone(),
+nf.InfoNCE()) run = nf.pretrain(method, data="photos/", out="runs/student")"""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,8 @@ from nearfar.core.types import Batch, Encoded
 
 
 class Taught(nn.Module, AbstractEncoders):
-    """u = the student's view of x, v = the teacher's of x', each through a linear map to `dim`; only the student is kept."""
+    """u = the student's view of x, v = the teacher's of x', each mapped linearly to `dim`; only the student
+    is saved."""
 
     equation = "u = A s(x), v = B t(x'): t is frozen"
 
@@ -32,14 +33,16 @@ class Taught(nn.Module, AbstractEncoders):
 
     def train(self, mode: bool = True) -> "Taught":
         super().train(mode)
-        self.teacher.eval()  # what a frozen network says does not depend on its batch
+        self.teacher.eval()  # outputs of a frozen network do not depend on its batch
         return self
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        asked = {w: self.of_student(self.network(batch.views[w])) for w in anchors}
+        anchor_embeddings = {w: self.of_student(self.network(batch.views[w])) for w in anchors}
         with torch.no_grad():
-            known = {w: self.teacher(batch.views[w]) for w in keys}
-        return Encoded(asked, {w: self.of_teacher(found) for w, found in known.items()})
+            teacher_features = {w: self.teacher(batch.views[w]) for w in keys}
+        return Encoded(
+            anchor_embeddings, {w: self.of_teacher(features) for w, features in teacher_features.items()}
+        )
 
     def backbone(self) -> nn.Module:
         return self.network

@@ -1,10 +1,11 @@
-"""A modality from nothing: this file, and a line in `nearfar/modalities/__init__.py`:  MODALITIES["video"] = VIDEO
+"""A modality from nothing: this file, and a line in `nearfar/modalities/__init__.py`:  MODALITIES["video"] =
+VIDEO
 
     nf.pretrain("simclr", data=clips, out="runs/clips")        clips: an array (n, t, h, w, c) of bytes
     nearfar pretrain simclr clips.npz --out runs/clips         an .npz with `clips` and maybe `labels`
 
-Two views of a clip are two stretches of its frames, each perhaps mirrored. A small 3D convolutional network reads them.
-"""
+Two views of a clip are two stretches of its frames, each perhaps mirrored. A small 3D convolutional network
+reads them."""
 
 import hashlib
 from collections.abc import Mapping
@@ -76,7 +77,8 @@ class VideoReader(AbstractReader):
         array, (labels, classes) = arrays.array, arrays.labelled
         if array.ndim != 5 or 0 in array.shape or array.dtype != np.uint8:
             raise UserError(
-                f"data {name!r}: clips are {array.dtype} of shape {array.shape}; expected bytes of shape (n, t, h, w, c)"
+                f"data {name!r}: clips are {array.dtype} of shape {array.shape}; expected bytes of shape "
+                "(n, t, h, w, c)"
             )
         digest = hashlib.sha256(repr(array.shape).encode() + np.ascontiguousarray(array).tobytes())
         digest.update(b"unlabelled" if labels is None else labels.astype("<i8").tobytes())
@@ -205,9 +207,9 @@ class VideoPresenter(AbstractPresenter):
         return [coloured(clip[len(clip) // 2]) for clip in loaded]
 
     def view_pictures(
-        self, views: MiddleStretch, shown: Tensor, description: VideoDescription
+        self, views: MiddleStretch, view: Tensor, description: VideoDescription
     ) -> list[Image.Image]:
-        frames = shown[:, :, shown.shape[2] // 2].permute(0, 2, 3, 1).cpu().numpy() * views.std + views.mean
+        frames = view[:, :, view.shape[2] // 2].permute(0, 2, 3, 1).cpu().numpy() * views.std + views.mean
         return [coloured(frame) for frame in np.rint(255 * frames.clip(0, 1)).astype(np.uint8)]
 
 

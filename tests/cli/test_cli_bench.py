@@ -23,20 +23,20 @@ from nearfar.system.machine import PASSIVE_WAIT
 
 
 def test_arms_alternate_and_the_warm_up_block_is_dropped() -> None:
-    done: list[str] = []
+    order: list[str] = []
     contest = Contest(
         "t",
         "rows/s",
         4,
-        (Arm("a", lambda: lambda: done.append("a"), ours=True), Arm("b", lambda: lambda: done.append("b"))),
+        (Arm("a", lambda: lambda: order.append("a"), ours=True), Arm("b", lambda: lambda: order.append("b"))),
     )
     result = time_contest(contest, blocks=3, seconds=0.0)
-    assert done == ["a", "b"] * 4
+    assert order == ["a", "b"] * 4
     assert {name: len(blocks) for name, blocks in result.blocks.items()} == {"a": 3, "b": 3}
 
 
 def _counting(folder: str, name: str) -> Callable[[], None]:
-    """A step that leaves a mark, and what OpenMP is told in its process."""
+    """A step that leaves a mark, and the OpenMP setting of its process."""
     path = Path(folder) / name
     path.write_text("")
     wait = os.environ.get("OMP_WAIT_POLICY", "torch's")
@@ -49,13 +49,13 @@ def _counting(folder: str, name: str) -> Callable[[], None]:
 
 
 def _absent() -> Callable[[], None]:
-    raise PeerMissing("nobody")
+    raise PeerMissing("peer")
 
 
 def test_training_steps_run_in_child_processes_and_consume_prefetched_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours with what nearfar tells OpenMP, a peer's without; `ahead` steps of a turn come before those that are timed."""
+    """Ours with nearfar's OpenMP setting, a peer's without; `ahead` steps of a turn are not timed."""
     for key, value in PASSIVE_WAIT.items():
         monkeypatch.setenv(key, value)
     make = {name: partial(_counting, str(tmp_path), name) for name in "ab"}
@@ -77,7 +77,7 @@ def test_training_steps_run_in_child_processes_and_consume_prefetched_batches(
     assert {wait for _, wait, *_ in ours} == {"passive"}
     assert {wait for _, wait, *_ in theirs} == {"torch's"}
     assert os.environ["OMP_WAIT_POLICY"] == "passive"
-    assert result.absent == ["c: nobody is not installed"]
+    assert result.absent == ["c: peer is not installed"]
     assert not multiprocessing.active_children()
 
 
@@ -89,7 +89,7 @@ def test_ratios_compare_medians() -> None:
         "ours": [Block(0.1, 0.2), Block(0.5, 0.2), Block(0.1, 0.3)],
         "theirs": [Block(0.3, 0.1), Block(0.3, 0.1), Block(9.0, 0.1)],
     }
-    result = ContestResult(contest, blocks, ["third: nobody is not installed"])
+    result = ContestResult(contest, blocks, ["third: peer is not installed"])
     ours, theirs = result.rows()
     assert (ours.ratio, ours.cpu_ratio) == (1, 1)
     assert theirs.ratio == pytest.approx(3)  # a third of our speed
@@ -99,13 +99,13 @@ def test_ratios_compare_medians() -> None:
     assert theirs.highest == pytest.approx(1 / 0.3)
     lines = list(table([result]))
     assert any("| theirs | 3 | 0 to 3 | 3.00× |" in line for line in lines)
-    assert any("third: nobody is not installed" in line for line in lines)
+    assert any("third: peer is not installed" in line for line in lines)
     assert "theirs" in "".join(ElementTree.fromstring(bar_chart([result])).itertext())
     assert to_json([result])["t"]["arms"]["theirs"]["ratio"] == pytest.approx(3)
 
 
 def test_every_arm_runs_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Peers' as well, where they are installed: whatever an arm calls is there and runs (equality with peers is tests/losses)."""
+    """Every arm, peers included where installed, takes a step (equality with peers is in tests/losses)."""
     for contest in arms.contests(batch=4, n=16, only=["NT", "CLIP's loss,", "Multiple", "Cached"]):
         steps = [arm.make() for arm in contest.arms]
         for step in steps:
@@ -121,15 +121,15 @@ class _Line:
     """What a rank hears: one request, and then nothing."""
 
     def __init__(self) -> None:
-        self.asked, self.answers = [True], 0
+        self.requests, self.answers = [True], 0
 
     def send(self, value: bool) -> None:
         self.answers += 1
 
     def recv(self) -> bool:
-        if not self.asked:
+        if not self.requests:
             raise EOFError
-        return self.asked.pop()
+        return self.requests.pop()
 
 
 @pytest.mark.parametrize("ours", [True, False])
@@ -143,8 +143,8 @@ def _views(transform: Any, batch: int) -> Any:
     """Without the processes that load ahead, but by what they would get."""
     images = pickle.loads(pickle.dumps(arms._Pictures(transform, batch)))
     while True:
-        shown = [images[number] for number in range(batch)]
-        yield [torch.stack([views[place] for views in shown]) for place in (0, 1)]
+        selection = [images[number] for number in range(batch)]
+        yield [torch.stack([views[place] for views in selection]) for place in (0, 1)]
 
 
 def test_missing_peer_is_listed(
@@ -162,8 +162,8 @@ def test_missing_peer_is_listed(
         main(["bench", "--blocks", "1", "--seconds", "0.01", "--rows", "16", "--json", "--svg", str(out)])
         == 0
     )
-    found = json.loads(capsys.readouterr().out)
-    (contest,) = (value for key, value in found.items() if key != "machine")
+    document = json.loads(capsys.readouterr().out)
+    (contest,) = (value for key, value in document.items() if key != "machine")
     assert contest["absent"] == ["open_clip: open_clip is not installed"]
     assert list(contest["arms"]) == ["nearfar"]
     assert out.read_text().startswith("<svg")

@@ -1,4 +1,4 @@
-"""The command line as a person meets it: real processes, exit codes, one sentence for a mistake, JSON and nothing else."""
+"""The command line in real processes: exit codes, one sentence per mistake, JSON and nothing else."""
 
 import json
 import os
@@ -50,15 +50,15 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "first"
     settings = ("backbone=resnet8-w16", "epochs=2", "batch_size=16", "checkpoint_every=4")
-    done = nearfar("pretrain", "simclr", photos, "--out", out, *settings)
-    assert done.returncode == 0, done.stderr
-    assert "80 images, 2 classes" in done.stderr
+    process = nearfar("pretrain", "simclr", photos, "--out", out, *settings)
+    assert process.returncode == 0, process.stderr
+    assert "80 images, 2 classes" in process.stderr
     return out
 
 
-def test_run_folder_has_the_promised_files(run: Path) -> None:
-    held = {path.name for path in run.iterdir()}
-    assert {"config.yaml", "metrics.jsonl", "tb", "ckpt", "env.json", "quarantine.csv"} <= held
+def test_run_folder_has_the_documented_files(run: Path) -> None:
+    names = {path.name for path in run.iterdir()}
+    assert {"config.yaml", "metrics.jsonl", "tb", "ckpt", "env.json", "quarantine.csv"} <= names
     assert "broken.png" in (run / "quarantine.csv").read_text()
     assert (
         json.loads((run / "env.json").read_text())["packages"]["torch"] == torch.__version__.partition("+")[0]
@@ -66,18 +66,18 @@ def test_run_folder_has_the_promised_files(run: Path) -> None:
 
 
 def test_evaluate_prints_one_json_object(run: Path, photos: Path) -> None:
-    done = nearfar("evaluate", run, "--data", photos, "--json")
-    result = json.loads(done.stdout)
+    process = nearfar("evaluate", run, "--data", photos, "--json")
+    result = json.loads(process.stdout)
     assert set(result["knn"]) >= {"top1", "top5", "interval"}
     assert set(result["linear"]) >= {"top1", "top5", "interval"}
     assert set(result["baselines"]) == {"pixels", "untrained"}
     assert set(result["baselines"]["pixels"]) == {"knn", "linear"}
     assert 0 <= result["knn"]["top1"] <= 1
     assert set(result["test"]) == set(result["train"]) == {"name", "samples", "fingerprint", "unit"}
-    kept = json.loads((run / "evaluation.json").read_text())[
+    stored = json.loads((run / "evaluation.json").read_text())[
         "results"
     ]  # and the answer for each instance, which is not printed
-    assert result in [Result.from_json(each) for each in kept]
+    assert result in [Result.from_json(entry) for entry in stored]
 
 
 def test_unnamed_labels_of_two_sets_are_not_matched(
@@ -99,9 +99,9 @@ def test_unnamed_labels_of_two_sets_are_not_matched(
         str(tmp_path / f"two{kind}.npz"),
     ]
     assert main([*words, *pair()]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert "numbers without names" in said
-    assert "--same-labels" in said
+    (message,) = capsys.readouterr().err.splitlines()
+    assert "numbers without names" in message
+    assert "--same-labels" in message
     assert main([*words, *pair(), "--same-labels"]) == 0
     assert "matched by number" in capsys.readouterr().out
     assert main([*words, *pair("-named")]) == 0
@@ -138,8 +138,8 @@ def test_python_api_equals_command_line(photos: Path, run: Path, tmp_path: Path)
 
 
 def test_recipes_and_doctor() -> None:
-    done = nearfar("recipes", "--json")
-    recipes = json.loads(done.stdout)
+    process = nearfar("recipes", "--json")
+    recipes = json.loads(process.stdout)
     assert {"simclr", "moco", "byol", "instdisc"} <= set(recipes)
     for choices in recipes.values():
         assert set(choices) == {"views", "encoders", "critic", "negatives", "selection", "bound", "prior"}
@@ -148,9 +148,9 @@ def test_recipes_and_doctor() -> None:
 
 def test_recipe_in_full_shows_the_choices_and_the_claim(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes", "simclr"]) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for room in ("views", "encoders", "critic", "negatives", "selection", "bound", "claims"):
-        assert f"\n  {room} " in shown
+        assert f"\n  {room} " in output
 
 
 def test_print_config_round_trips_through_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -198,13 +198,13 @@ def test_bad_input_prints_one_sentence_and_exits_with_2(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words, named = MISTAKES[name]
+    words, phrase = MISTAKES[name]
     assert main(words) == 2
-    said = capsys.readouterr()
-    last = said.err.strip().splitlines()[-1]
+    output = capsys.readouterr()
+    last = output.err.strip().splitlines()[-1]
     assert last.startswith("nearfar: ")
-    assert named in last
-    assert "Traceback" not in said.err
+    assert phrase in last
+    assert "Traceback" not in output.err
 
 
 def test_unknown_protocol_and_bad_out(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -216,10 +216,10 @@ def test_unknown_protocol_and_bad_out(run: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_run_inside_another_run_folder_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    held = {path.name for path in (run / "ckpt").iterdir()}
+    names = {path.name for path in (run / "ckpt").iterdir()}
     assert main(["pretrain", "simclr", "digits", "--out", str(run / "ckpt" / "x"), "epochs=1"]) == 2
     assert f"is inside the run {run.resolve()}" in capsys.readouterr().err
-    assert held == {path.name for path in (run / "ckpt").iterdir()}
+    assert names == {path.name for path in (run / "ckpt").iterdir()}
     assert main(["semi", "simclr", "digits", "--labels", "4", "--out", str(run)]) == 2
     assert "which is a run; choose another folder" in capsys.readouterr().err
 
@@ -237,8 +237,9 @@ def test_run_inside_another_run_folder_is_refused(run: Path, capsys: pytest.Capt
     ],
 )
 def test_closed_stderr_still_gives_the_exit_code(words: str, streams: str, unbuffered: str) -> None:
-    """2 where the answer could not be written or the question was wrong; 0 where all was said, or nobody wants to hear it."""
-    done = subprocess.run(
+    """2 if the answer could not be written or the input was wrong; 0 if all was written or no reader is
+    left."""
+    process = subprocess.run(
         f"exec {sys.executable} -m nearfar {words} {streams}",
         shell=True,
         capture_output=True,
@@ -247,10 +248,10 @@ def test_closed_stderr_still_gives_the_exit_code(words: str, streams: str, unbuf
         env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
     )
     answer_lost = ">/dev/full" in streams.replace("2>/dev/full", "")
-    assert done.returncode == (2 if answer_lost or words == "recipes nosuch" else 0)
-    assert "Traceback" not in done.stderr
+    assert process.returncode == (2 if answer_lost or words == "recipes nosuch" else 0)
+    assert "Traceback" not in process.stderr
     if streams == ">/dev/full" and words != "recipes nosuch":
-        assert "standard output, cannot be used: No space left on device" in done.stderr
+        assert "standard output, cannot be used: No space left on device" in process.stderr
 
 
 def test_command_without_arguments_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -271,9 +272,9 @@ def test_help_describes_every_setting_and_imports_no_torch() -> None:
 
 
 def test_doctor_agrees_with_torch() -> None:
-    found, asked = machine_facts(), environment()
-    assert {key: asked[key] for key in found if key != "threads"} == {
-        key: found[key] for key in found if key != "threads"
+    our_facts, torch_facts = machine_facts(), environment()
+    assert {key: torch_facts[key] for key in our_facts if key != "threads"} == {
+        key: our_facts[key] for key in our_facts if key != "threads"
     }
 
 
@@ -281,21 +282,23 @@ def test_doctor_reports_broken_packages(tmp_path: Path) -> None:
     (tmp_path / "timm").mkdir()
     (tmp_path / "timm" / "__init__.py").write_text("raise OSError('libnothing.so: cannot open')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", "from nearfar.system import machine; machine.EXTRAS = {'timm': 'timm'}; machine.CORE = (); print(machine.broken_packages())"],
+    process = subprocess.run(
+        [sys.executable, "-c",
+        "from nearfar.system import machine; machine.EXTRAS = {'timm': 'timm'}; machine.CORE = (); "
+        "print(machine.broken_packages())"],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
-    assert done.stdout.strip() == str({"timm": "OSError: libnothing.so: cannot open"})
+    assert process.stdout.strip() == str({"timm": "OSError: libnothing.so: cannot open"})
 
 
 @pytest.mark.parametrize(
     "words", [["--help"], ["pretrain", "--help"], ["evaluate", "--help"], ["demo", "--help"]]
 )
 def test_every_command_has_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         main(words)
-    assert left.value.code == 0
+    assert exit_info.value.code == 0
     assert "nearfar" in capsys.readouterr().out

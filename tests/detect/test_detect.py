@@ -1,4 +1,5 @@
-"""Detection: COCO's figures equal pycocotools', data are read as they are, and a short schedule finds what is drawn."""
+"""Detection: figures equal pycocotools', data are read as written, and a short schedule detects drawn
+shapes."""
 
 import contextlib
 import io
@@ -28,7 +29,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> nf.Run:
     pixels = np.stack([scene.pixels for scene in open_scenes("shapes:32:9").scenes])
     out = tmp_path_factory.mktemp("detect") / "run"
     return nf.pretrain(
-        "simclr", data=pixels, out=out, quiet=True, backbone="resnet8-w16", image_size=32, epochs=1, batch_size=16,
+        "simclr", data=pixels, out=out, quiet=True, backbone="resnet8-w16", image_size=32, epochs=1,
+        batch_size=16,
         device="cpu", workers=0,
     )  # fmt: skip
 
@@ -36,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> nf.Run:
 def guessed(scenes: tuple[Scene, ...]) -> list[dict[str, torch.Tensor]]:
     """Detections that are right, nearly right, doubled and made up: every branch of the figures."""
     rng = np.random.default_rng(0)
-    found = []
+    detections = []
     for scene in scenes:
         count = len(scene.labels)
         rows = rng.integers(0, count, 2 * count)
@@ -44,7 +46,7 @@ def guessed(scenes: tuple[Scene, ...]) -> list[dict[str, torch.Tensor]]:
         masks = np.stack([np.roll(scene.masks[row], int(rng.integers(-3, 4)), axis=1) for row in rows])  # type: ignore[index]
         points = scene.keypoints[rows] + rng.normal(0, 1.5, (len(rows), 4, 3)) * (1, 1, 0)  # type: ignore[index]
         wrong = rng.random(len(rows)) < 0.2
-        found.append(
+        detections.append(
             {
                 "boxes": torch.from_numpy(boxes.astype(np.float32)),
                 "labels": torch.from_numpy(np.where(wrong, 1 - scene.labels[rows], scene.labels[rows]) + 1),
@@ -53,10 +55,12 @@ def guessed(scenes: tuple[Scene, ...]) -> list[dict[str, torch.Tensor]]:
                 "keypoints": torch.from_numpy(points.astype(np.float32)),
             }
         )
-    return found
+    return detections
 
 
-def by_pycocotools(kind: str, found: list[dict[str, torch.Tensor]], scenes: tuple[Scene, ...]) -> list[float]:
+def by_pycocotools(
+    kind: str, predictions: list[dict[str, torch.Tensor]], scenes: tuple[Scene, ...]
+) -> list[float]:
     """The reference implementation, on the same truth and detections as COCO's JSON."""
     from pycocotools import mask as runs
     from pycocotools.coco import COCO
@@ -65,25 +69,27 @@ def by_pycocotools(kind: str, found: list[dict[str, torch.Tensor]], scenes: tupl
     def encoded(mask: np.ndarray) -> dict[str, Any]:
         return dict(runs.encode(np.asfortranarray(mask.astype(np.uint8))))
 
-    told = keypoint_annotations(scenes)
+    annotations = keypoint_annotations(scenes)
     masks = [mask for scene in scenes for mask in scene.masks]  # type: ignore[union-attr]
-    for one, mask in zip(told["annotations"], masks, strict=True):
+    for one, mask in zip(annotations["annotations"], masks, strict=True):
         one["segmentation"] = encoded(mask)
         if kind == "bbox":
             one["area"] = one["bbox"][2] * one["bbox"][3]
-    detections = keypoint_detections(found)
-    flat = [(box, mask[0]) for one in found for box, mask in zip(one["boxes"], one["masks"], strict=True)]
+    detections = keypoint_detections(predictions)
+    flat = [
+        (box, mask[0]) for one in predictions for box, mask in zip(one["boxes"], one["masks"], strict=True)
+    ]
     for one, (box, mask) in zip(detections, flat, strict=True):
-        left, top, right, bottom = box.tolist()
+        x_min, y_min, x_max, y_max = box.tolist()
         if kind == "bbox":
-            one["bbox"] = [left, top, right - left, bottom - top]
+            one["bbox"] = [x_min, y_min, x_max - x_min, y_max - y_min]
             del one["keypoints"]
         if kind == "segm":
             one["segmentation"] = encoded(mask.numpy() > 0.5)
             del one["keypoints"]
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO()
-        truth.dataset = told
+        truth.dataset = annotations
         truth.createIndex()
         judge = COCOeval(truth, truth.loadRes(detections), kind)
         if kind == "keypoints":
@@ -97,9 +103,9 @@ def by_pycocotools(kind: str, found: list[dict[str, torch.Tensor]], scenes: tupl
 @pytest.mark.parametrize(("kind", "task"), [("bbox", "boxes"), ("segm", "masks"), ("keypoints", "keypoints")])
 def test_figures_equal_pycocotools(kind: str, task: str) -> None:
     scenes = open_scenes("shapes:20:3").scenes
-    found = guessed(scenes)
-    ours = coco_figures(task, found, scenes)[kind]
-    theirs = by_pycocotools(kind, found, scenes)
+    detections = guessed(scenes)
+    ours = coco_figures(task, detections, scenes)[kind]
+    theirs = by_pycocotools(kind, detections, scenes)
     assert 0.02 < theirs[0] < 0.98, "neither nothing nor everything is found"
     assert [ours["map"], ours["map_50"], ours["map_75"]] == pytest.approx(theirs, abs=1e-6)
 
@@ -125,10 +131,10 @@ def test_short_schedule_detects_synthetic_shapes(task: str, run: nf.Run) -> None
 
 
 def test_frozen_backbone_stays_fixed(run: nf.Run) -> None:
-    """Weights and statistics of the run's encoder after a schedule are those before; inside, no weight has a gradient."""
-    before = {key: value.clone() for key, value in run.encoder().state_dict().items()}
+    """Weights and statistics of the encoder do not change, and no weight inside has a gradient."""
+    initial = {key: value.clone() for key, value in run.encoder().state_dict().items()}
     detect_run(run, "shapes:4", "shapes:2:1", size=64, epochs=1, baseline=False)
-    assert all(torch.equal(value, before[key]) for key, value in run.encoder().state_dict().items())
+    assert all(torch.equal(value, initial[key]) for key, value in run.encoder().state_dict().items())
     pyramid = Pyramid(Stages(run.encoder(), 3), frozen=True).train()
     assert not any(weight.requires_grad for weight in pyramid.stages.parameters())
     assert not any(part.training for part in pyramid.stages.modules())
@@ -147,7 +153,7 @@ def test_stages_end_with_the_features(name: str, size: int, strides: list[int]) 
     with torch.no_grad():
         maps = list(stages(x).values())
         torch.testing.assert_close(maps[-1].mean((2, 3)), body(x), rtol=1e-4, atol=1e-5)
-    assert [found.shape[1] for found in maps] == stages.channels
+    assert [features.shape[1] for features in maps] == stages.channels
 
 
 def test_calibration_sets_mean_statistics(run: nf.Run) -> None:
@@ -155,16 +161,16 @@ def test_calibration_sets_mean_statistics(run: nf.Run) -> None:
     from nearfar.detect.model import detector
 
     body = run.encoder()
-    known: Any = run.description
+    description: Any = run.description
     model = detector(
-        "boxes", Stages(body, 3), classes=2, size=96, mean=known.mean, std=known.std, frozen=True
+        "boxes", Stages(body, 3), classes=2, size=96, mean=description.mean, std=description.std, frozen=True
     )
     scenes = open_scenes("shapes:5")
     _calibrate(model, scenes, torch.device("cpu"))
-    mean, std = (torch.tensor(values)[:, None, None] for values in (known.mean, known.std))
-    seen = [((torch.from_numpy(s.pixels).permute(2, 0, 1) / 255 - mean) / std)[None] for s in scenes.scenes]
+    mean, std = (torch.tensor(values)[:, None, None] for values in (description.mean, description.std))
+    inputs = [((torch.from_numpy(s.pixels).permute(2, 0, 1) / 255 - mean) / std)[None] for s in scenes.scenes]
     with torch.no_grad():
-        expected = torch.stack([body.conv1(x).mean((0, 2, 3)) for x in seen]).mean(0)  # type: ignore[operator]
+        expected = torch.stack([body.conv1(x).mean((0, 2, 3)) for x in inputs]).mean(0)  # type: ignore[operator]
     torch.testing.assert_close(body.bn1.running_mean, expected, rtol=1e-3, atol=1e-4)  # type: ignore[union-attr]
 
 
@@ -219,22 +225,22 @@ def test_parquet_and_json_are_equivalent(tmp_path: Path) -> None:
             zip(scene.labels.tolist(), boxes, corners, points, strict=True)
         )
     ]
-    told = {
+    document = {
         "images": [{"id": 7, "file_name": "a.png"}],
         "annotations": annotations,
         "categories": [{"id": 10, "name": "ellipse"}, {"id": 11, "name": "rectangle"}],
     }
-    (tmp_path / "a.json").write_text(json.dumps(told))
-    one, other = (open_scenes(str(tmp_path / name)).scenes[0] for name in ("a.parquet", "a.json"))
-    for found in (one, other):
-        np.testing.assert_array_equal(found.pixels, scene.pixels)
-        np.testing.assert_allclose(found.boxes, scene.boxes, atol=1e-4)
-        np.testing.assert_array_equal(found.labels, scene.labels)
-        np.testing.assert_allclose(found.keypoints, scene.keypoints, atol=1e-4)  # type: ignore[arg-type]
-    np.testing.assert_array_equal(one.masks, other.masks)
-    assert one.masks is not None
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    first, second = (open_scenes(str(tmp_path / name)).scenes[0] for name in ("a.parquet", "a.json"))
+    for opened in (first, second):
+        np.testing.assert_array_equal(opened.pixels, scene.pixels)
+        np.testing.assert_allclose(opened.boxes, scene.boxes, atol=1e-4)
+        np.testing.assert_array_equal(opened.labels, scene.labels)
+        np.testing.assert_allclose(opened.keypoints, scene.keypoints, atol=1e-4)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(first.masks, second.masks)
+    assert first.masks is not None
     area = (scene.boxes[:, 2] - scene.boxes[:, 0]) * (scene.boxes[:, 3] - scene.boxes[:, 1])
-    np.testing.assert_allclose(one.masks.sum((1, 2)), area, rtol=0.15)
+    np.testing.assert_allclose(first.masks.sum((1, 2)), area, rtol=0.15)
     assert open_scenes(str(tmp_path / "a.json")).classes == ("ellipse", "rectangle")
 
 

@@ -1,4 +1,4 @@
-"""What a detector is fitted on and asked about: read as it is written, numbered alike by name, held out, and never guessed."""
+"""Data of a detector: read as written, classes matched by name, held out, and never guessed."""
 
 import io
 import json
@@ -41,66 +41,67 @@ def parquet(path: Path, objects: list[Any], names: list[str] | None = None) -> s
 
 def coco(path: Path, annotations: list[dict[str, Any]], names: list[str], file: str = "a.png") -> str:
     (path.parent / "a.png").write_bytes(png())
-    told = {
+    document = {
         "images": [{"id": 1, "file_name": file}],
         "annotations": [{"id": i, "image_id": 1, "bbox": BOX, **one} for i, one in enumerate(annotations)],
         "categories": [{"id": 7 * i + 3, "name": name} for i, name in enumerate(names)],
     }
-    path.write_text(json.dumps(told))
+    path.write_text(json.dumps(document))
     return str(path)
 
 
 def test_object_formats_are_equivalent(tmp_path: Path) -> None:
     """Lists side by side, a list of mappings, names for numbers: the same boxes and classes."""
-    beside = parquet(tmp_path / "a.parquet", [{"bbox": [BOX, BOX], "category": [1, 0]}], ["ant", "bee"])
+    with_names = parquet(tmp_path / "a.parquet", [{"bbox": [BOX, BOX], "category": [1, 0]}], ["ant", "bee"])
     listed = parquet(
         tmp_path / "b.parquet", [[{"bbox": BOX, "category": 1}, {"bbox": BOX, "category": 0}]], ["ant", "bee"]
     )
-    named = parquet(tmp_path / "c.parquet", [{"bbox": [BOX, BOX], "label": ["bee", "ant"]}])
+    by_name = parquet(tmp_path / "c.parquet", [{"bbox": [BOX, BOX], "label": ["bee", "ant"]}])
     written = coco(tmp_path / "d.json", [{"category_id": 10}, {"category_id": 3}], ["ant", "bee"])
-    for spec in (beside, listed, named, written):
-        found = open_scenes(spec)
-        assert found.classes == ("ant", "bee"), spec
-        np.testing.assert_array_equal(found.scenes[0].labels, [1, 0])
-        np.testing.assert_array_equal(found.scenes[0].boxes, [[1, 2, 6, 8]] * 2)
-        np.testing.assert_array_equal(found.scenes[0].pixels, PIXELS)
+    for spec in (with_names, listed, by_name, written):
+        scenes = open_scenes(spec)
+        assert scenes.classes == ("ant", "bee"), spec
+        np.testing.assert_array_equal(scenes.scenes[0].labels, [1, 0])
+        np.testing.assert_array_equal(scenes.scenes[0].boxes, [[1, 2, 6, 8]] * 2)
+        np.testing.assert_array_equal(scenes.scenes[0].pixels, PIXELS)
 
 
 def test_parquet_folder_equals_its_files(tmp_path: Path) -> None:
     for shard, category in (("b", 1), ("a", 0)):
         parquet(tmp_path / f"{shard}.parquet", [{"bbox": [BOX], "category": [category]}], ["ant", "bee"])
-    found = open_scenes(str(tmp_path))
-    assert [scene.labels.tolist() for scene in found.scenes] == [[0], [1]]
-    assert found.classes == ("ant", "bee")
+    scenes = open_scenes(str(tmp_path))
+    assert [scene.labels.tolist() for scene in scenes.scenes] == [[0], [1]]
+    assert scenes.classes == ("ant", "bee")
 
 
 def test_classes_match_by_name(tmp_path: Path) -> None:
-    """Whatever the order in which two files list them; a class that no training object is of may be listed."""
+    """The order in which two files list classes does not matter; a class without training objects may be
+    listed."""
     fit = open_scenes(coco(tmp_path / "a.json", [{"category_id": 3}], ["ant", "bee", "cat"]))
     ask = open_scenes(coco(tmp_path / "b.json", [{"category_id": 3}, {"category_id": 10}], ["cat", "ant"]))
-    found, told = match_classes(fit, ask, same_labels=False)
-    np.testing.assert_array_equal(found.scenes[0].labels, [2, 0])
-    assert found.classes == fit.classes
-    assert told["classes"] == {"ant": {"train": 0, "test": 1}, "cat": {"train": 2, "test": 0}}
-    assert told["not_in_test"] == ["bee"]
-    other = open_scenes(coco(tmp_path / "c.json", [{"category_id": 3}], ["dog"]))
+    matched, notes = match_classes(fit, ask, same_labels=False)
+    np.testing.assert_array_equal(matched.scenes[0].labels, [2, 0])
+    assert matched.classes == fit.classes
+    assert notes["classes"] == {"ant": {"train": 0, "test": 1}, "cat": {"train": 2, "test": 0}}
+    assert notes["not_in_test"] == ["bee"]
+    second = open_scenes(coco(tmp_path / "c.json", [{"category_id": 3}], ["dog"]))
     with pytest.raises(UserError, match=r"has the classes dog, which .* does not have"):
-        match_classes(fit, other, same_labels=True)
+        match_classes(fit, second, same_labels=True)
 
 
 def test_unnamed_classes_are_not_matched(tmp_path: Path) -> None:
     one = parquet(tmp_path / "cars.parquet", [{"bbox": [BOX], "category": [1]}])
-    other = parquet(tmp_path / "birds.parquet", [{"bbox": [BOX], "category": [2]}])
-    fit, ask = open_scenes(one), open_scenes(other)
+    second = parquet(tmp_path / "birds.parquet", [{"bbox": [BOX], "category": [2]}])
+    fit, ask = open_scenes(one), open_scenes(second)
     with pytest.raises(UserError, match=r"numbers without names.*--same-labels"):
         match_classes(fit, ask, same_labels=False)
     with pytest.raises(UserError, match=r"has the labels 2, which no instance of .*cars.parquet has"):
         match_classes(fit, ask, same_labels=True)
     few = open_scenes(parquet(tmp_path / "few.parquet", [{"bbox": [BOX, BOX], "category": [1, 2]}]))
-    found, told = match_classes(few, ask, same_labels=True)
-    np.testing.assert_array_equal(found.scenes[0].labels, [2])
-    assert told["because"] == "--same-labels"
-    assert told["not_in_test"] == ["1"]
+    matched, notes = match_classes(few, ask, same_labels=True)
+    np.testing.assert_array_equal(matched.scenes[0].labels, [2])
+    assert notes["because"] == "--same-labels"
+    assert notes["not_in_test"] == ["1"]
     for split in ("train", "val"):
         parquet(tmp_path / f"set_{split}.parquet", [{"bbox": [BOX], "category": [int(split == "val")]}])
     fit, ask = (open_scenes(str(tmp_path / f"set_{split}.parquet")) for split in ("train", "val"))
@@ -128,28 +129,28 @@ def test_invalid_objects_print_one_sentence(case: str, tmp_path: Path) -> None:
 
 
 def test_invalid_coco_json_prints_one_sentence(tmp_path: Path) -> None:
-    def said(annotations: list[dict[str, Any]], names: list[str], words: str, **more: Any) -> None:
+    def assert_refused(annotations: list[dict[str, Any]], names: list[str], words: str, **more: Any) -> None:
         with pytest.raises(UserError, match=words):
             open_scenes(coco(tmp_path / "a.json", annotations, names, **more))
 
     (tmp_path / "outside.png").write_bytes(png())
     (tmp_path / "in").mkdir()
-    said([{"category_id": 3, "bbox": None}], ["ant"], "bbox is invalid")
-    said([{"category_id": 3}], ["ant", "ant"], "several classes one name")
-    said([{"category_id": 9}], ["ant"], "cannot be read as COCO's JSON")
+    assert_refused([{"category_id": 3, "bbox": None}], ["ant"], "bbox is invalid")
+    assert_refused([{"category_id": 3}], ["ant", "ant"], "several classes one name")
+    assert_refused([{"category_id": 9}], ["ant"], "cannot be read as COCO's JSON")
     large = {"counts": [10**12], "size": [10**6, 10**6]}
-    said([{"category_id": 3, "segmentation": large}], ["ant"], "invalid segmentation")
+    assert_refused([{"category_id": 3, "segmentation": large}], ["ant"], "invalid segmentation")
     (tmp_path / "in/a.json").write_text((tmp_path / "a.json").read_text())
     with pytest.raises(UserError, match=r"outside.png, named by .*, is outside"):
         open_scenes(coco(tmp_path / "in/b.json", [], ["ant"], file="../outside.png"))
 
 
 def test_without_test_data_a_fifth_is_held_out() -> None:
-    whole = open_scenes("shapes:10")
-    rest, held = split_holdout(whole, 0)
-    assert (len(rest), len(held)) == (8, 2)
-    assert {id(scene) for scene in (*rest.scenes, *held.scenes)} == {id(scene) for scene in whole.scenes}
-    assert held.facts() == split_holdout(whole, 0)[1].facts() != split_holdout(whole, 1)[1].facts()
+    full = open_scenes("shapes:10")
+    rest, holdout = split_holdout(full, 0)
+    assert (len(rest), len(holdout)) == (8, 2)
+    assert {id(scene) for scene in (*rest.scenes, *holdout.scenes)} == {id(scene) for scene in full.scenes}
+    assert holdout.facts() == split_holdout(full, 0)[1].facts() != split_holdout(full, 1)[1].facts()
     with pytest.raises(UserError, match="has one image"):
         split_holdout(open_scenes("shapes:1"), 0)
 
@@ -158,16 +159,16 @@ def test_class_agnostic_detection_ignores_class_names() -> None:
     """Right boxes under wrong classes: nothing by class, everything without."""
     scenes = open_scenes("shapes:6:4")
 
-    def ap(judged: Scenes, wrong: int) -> float:
-        found = [
+    def ap(scenes_of: Scenes, wrong: int) -> float:
+        detections = [
             {
                 "boxes": torch.from_numpy(scene.boxes),
-                "labels": torch.from_numpy((scene.labels + wrong) % judged.class_count + 1),
+                "labels": torch.from_numpy((scene.labels + wrong) % scenes_of.class_count + 1),
                 "scores": torch.ones(len(scene.labels)),
             }
-            for scene in judged.scenes
+            for scene in scenes_of.scenes
         ]
-        return coco_figures("boxes", found, judged.scenes)["bbox"]["map"]
+        return coco_figures("boxes", detections, scenes_of.scenes)["bbox"]["map"]
 
     assert ap(scenes, 0) == pytest.approx(1)
     assert ap(scenes, 1) == pytest.approx(0)
@@ -184,9 +185,9 @@ def grey(tmp_path_factory: pytest.TempPathFactory) -> nf.Run:
 
 def test_grey_run_gets_luminance(grey: nf.Run, capsys: pytest.CaptureFixture[str]) -> None:
     colour = open_scenes("shapes:2")
-    shown = colour.in_channels(1).scenes[0].pixels
+    pixels = colour.in_channels(1).scenes[0].pixels
     expected = np.asarray(Image.fromarray(colour.scenes[0].pixels).convert("L"))
-    assert np.abs(shown[..., 0].astype(int) - expected).max() <= 1
+    assert np.abs(pixels[..., 0].astype(int) - expected).max() <= 1
     result = detect_run(
         grey, "shapes:6", size=48, epochs=1, batch_size=2, class_agnostic=True, baseline=False
     )

@@ -1,4 +1,4 @@
-"""Every objective of distillation against a slow reference in float64, written from its paper: value and gradient."""
+"""Every objective of distillation equals a slow float64 reference from its paper: value and gradient."""
 
 import itertools
 import math
@@ -56,7 +56,8 @@ def student(weight: float = CONTRAST, direction: Literal["both", "student"] = "b
     projection = nn.Linear(WIDTH, DIM) if weight else None
     table = nn.Linear(FEATURES, CLASSES)
     role = Distilled(
-        network, width=WIDTH, classes=CLASSES, weight=weight, direction=direction, projection=projection, table=table
+        network, width=WIDTH, classes=CLASSES, weight=weight, direction=direction, projection=projection,
+        table=table
     )  # fmt: skip
     role.attach_teacher(Frozen())
     return role
@@ -81,7 +82,7 @@ def contrasting(bound: AbstractBound, prior: Distillation | None = None) -> Meth
 
 
 class Reference:
-    """Embeddings and memory banks of student (0) and teacher (1), moved as Wu et al. 2018 move them: no code of ours but the weights."""
+    """Embeddings and memory banks of student (0) and teacher (1), updated as in Wu et al. 2018."""
 
     def __init__(self, method: Method) -> None:
         self.role: Any = method.encoders
@@ -97,7 +98,8 @@ class Reference:
         return tuple(rows / rows.square().sum(1, keepdim=True).sqrt() for rows in (ours, theirs))
 
     def scores(self, batch: Batch) -> list[list[tuple[Tensor, list[Tensor]]]]:
-        """For each direction and anchor: f with its own row of the other's bank, and with every row of another class."""
+        """Per direction and anchor: f with its own row of the other's bank, and with every row of another
+        class."""
         pairs = []
         for anchors, bank in zip(self.embedded(batch), (self.bank[1], self.bank[0]), strict=True):
             rows = []
@@ -115,7 +117,8 @@ class Reference:
                     self.bank[place, i] = moved / moved.square().sum().sqrt()
 
     def crd(self, batch: Batch) -> Tensor:
-        """Tian et al. 2020b, Eq. 9-11: h(u, v) = (e^f / Z) / (e^f / Z + N / M), -E[log h(u, v+)] - N E[log(1 - h(u, v))], Z from the first step."""
+        """Tian et al. 2020b, Eq. 9-11: h(u, v) = (e^f / Z) / (e^f / Z + N / M), Z from the first step;
+        -E[log h(u, v+)] - N E[log(1 - h(u, v))]."""
         scores, total = self.scores(batch), torch.zeros((), dtype=torch.float64)
         constants = []
         for rows in scores:
@@ -146,7 +149,8 @@ class Reference:
         return CONTRAST * total
 
     def j_alpha(self, batch: Batch, alpha: float) -> Tensor:
-        """Song & Ermon 2020, Eq. 6: one sum over all anchors j and their negatives k, as in their appendix."""
+        """Song & Ermon 2020, Eq. 6: one sum over all anchors j and their negatives k, as in their
+        appendix."""
         total = torch.zeros((), dtype=torch.float64)
         for rows in self.scores(batch):
             n, m = len(rows), 1 + len(rows[0][1])
@@ -213,7 +217,8 @@ def test_l_alpha_and_j_alpha_equal_their_equations(alpha: float) -> None:
 
 
 def test_alpha_may_be_a_curriculum() -> None:
-    """Song & Ermon 2020, sec. 5.3: from 10 to 0.1 geometrically, through 1 half-way; here from 2, since m is small."""
+    """Song & Ermon 2020, sec. 5.3: geometrically from 10 to 0.1, through 1 half-way; here from 2, since m is
+    small."""
     method, (batch,) = contrasting(MultiLabelCPC(geometric(2.0, 0.5))), batches(1)
     for step, alpha in ((0, 2.0), (50, 1.0)):
         loss = method(batch, Progress(step, 100, 10)).loss
@@ -221,7 +226,7 @@ def test_alpha_may_be_a_curriculum() -> None:
 
 
 def test_a_sum_is_the_sum_of_its_terms() -> None:
-    """crd + kd + cross-entropy share one student: the loss is the sum of the three references, each with its weight."""
+    """crd + kd + cross-entropy share one student: the loss is the weighted sum of the three references."""
     torch.manual_seed(4)
     prior = Distillation(CE_WEIGHT, KD_WEIGHT, 4.0, dim=FEATURES, teacher_width=WIDTH)
     method, (batch,) = contrasting(ConstantNCE(), prior), batches(1)
@@ -237,7 +242,8 @@ def test_a_sum_is_the_sum_of_its_terms() -> None:
 
 
 def test_several_contrasts_sum_and_have_separate_banks() -> None:
-    """crd + infonce + ml-cpc over the same scores, banks and constant moving; without ceiling, since crd has none."""
+    """crd + infonce + ml-cpc of the same scores, with moving banks and constant; no ceiling, since crd has
+    none."""
     alpha = 0.1
     bound = PARTS["nce-constant+alpha-cpc+ml-cpc"](alpha=alpha)
     method = contrasting(bound)
@@ -282,7 +288,8 @@ def test_instances_without_labels_are_skipped() -> None:
 
 
 def test_cosine_and_relational_equal_their_equations() -> None:
-    """1 - cos(W h, t); Park et al. 2019, Eq. 5-7: Huber's loss of distances over their mean, over all pairs of rows."""
+    """1 - cos(W h, t); Park et al. 2019, Eq. 5-7: Huber's loss of distances over their mean, for all
+    pairs."""
     (batch,) = batches(1)
     teacher = Frozen()(batch.views[0]).features
     method = with_weights(cosine=1.0)
@@ -312,7 +319,7 @@ def test_chunks_do_not_change_loss_and_gradient() -> None:
 
 
 def test_in_batch_candidates_of_students_and_teachers() -> None:
-    """Of both views of the others, a student's anchor meets the teacher's keys alone: with two views 2N - 2 of them (SimCLR's batch)."""
+    """A student's anchor meets only the teacher's keys: with two views 2N - 2 of them (SimCLR's batch)."""
     method = Method(student(), Cosine(TAU), InBatch("both"), Everyone(), InfoNCE()).double()
     first, second = batches(2)
     batch = Batch((first.views[0], second.views[0]), torch.arange(6))

@@ -70,7 +70,7 @@ def words(**settings: Any) -> list[str]:
 
 
 def test_resuming_after_a_kill_equals_never_stopping(home: Path, tmp_path: Path) -> None:
-    """A real process and a real SIGKILL between two checkpoints of `crd+kd`, whose banks, constant and draws must go on as they were."""
+    """SIGKILL between two checkpoints of `crd+kd`: banks, constant and draws continue exactly."""
     settings_words = words(objective="crd+kd", checkpoint_every=1, epochs=6, **{"selection.sample": 20})
     command = [
         sys.executable,
@@ -148,7 +148,7 @@ def test_a_student_needs_its_teacher_only_to_resume(home: Path, tmp_path: Path) 
 
 
 def test_weights_files_teach_with_their_classifier(home: Path, tmp_path: Path) -> None:
-    """torchvision's layout, fc included, at its own size and normalisation; the same through .pth and .safetensors."""
+    """torchvision's layout with fc, at its size and normalisation, from .pth and from .safetensors."""
     torch.manual_seed(0)
     net = backbone("resnet20", 3, 32)
     weights = {**net.state_dict(), "fc.weight": torch.randn(4, 64), "fc.bias": torch.randn(4)}
@@ -240,7 +240,8 @@ def test_the_default_objective_follows_the_teacher(
 REFUSED = {
     "": "TEACHER is missing",
     "teacher": "DATA is missing",
-    "teacher labelled.npz objective=hinton": "objective was 'hinton' (did you mean infonce?); expected crd, infonce, ml-cpc, kd, cosine, relational",
+    "teacher labelled.npz objective=hinton": "objective was 'hinton' (did you mean infonce?); expected "
+    "crd, infonce, ml-cpc, kd, cosine, relational",
     "teacher labelled.npz objective=kd+kd": "names one of them twice",
     "teacher three.npz objective=kd": "tells 4 classes apart, but the data have 3",
     "nowhere labelled.npz": "teacher was {home}/nowhere, which was not found",
@@ -306,13 +307,14 @@ def test_recipe_without_a_teacher_is_explained(
 
 
 def test_two_ranks_equal_one() -> None:
-    """Loss, gradient and weights after some steps: banks, constant and class scores of both ranks, in float64."""
+    """Loss, gradient and weights after some steps: banks, constant and class scores of both ranks, in
+    float64."""
     result = compare(2, {"distill": CASES["distill"]}, steps=3)["distill"]
     assert max(result.values()) < 1e-9, json.dumps(result)
 
 
 def test_a_teacher_trained_on_held_out_data_voids_the_proof(tmp_path: Path) -> None:
-    """A student that goes on with a teacher trained on everything may no longer be called proven (--allow-change)."""
+    """A student of a teacher trained on all data may no longer be called proven (--allow-change)."""
     quick: dict[str, Any] = {"image_size": 8, "batch_size": 64, "workers": 0, "quiet": True, "probe_every": 0}
     common = {"backbone": "resnet8-w8", "epochs": 1, "held_out": 0.1}
     for name, share in (("kept", 0.1), ("all", 0.0)):

@@ -1,4 +1,5 @@
-"""The documentation: it builds offline, no link is broken, every work cited is in the references, README's code runs."""
+"""The documentation: it builds offline, no link is broken, every work cited is in the references, README's
+code runs."""
 
 import re
 import shlex
@@ -25,7 +26,8 @@ def pages_of_docs() -> list[Path]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site. A broken link or a docstring that does not parse is a warning, and warnings are errors."""
+    """The built site. A broken link or a docstring that does not parse is a warning, and warnings are
+    errors."""
     folder = tmp_path_factory.mktemp("site")
     command = [
         sys.executable,
@@ -78,7 +80,8 @@ def test_site_contains_every_page(site: Path) -> None:
 
 
 CITED = re.compile(
-    r"\b((?:[A-Z][\wáéíóúü'-]+ )?[A-Z][\wáéíóúü'-]+(?: et al\.| (?:&|and) [A-Z][\wáéíóúü'-]+)?),? ((?:19|20)\d\d)\b"
+    r"\b((?:[A-Z][\wáéíóúü'-]+ )?[A-Z][\wáéíóúü'-]+(?: et al\.| (?:&|and) [A-Z][\wáéíóúü'-]+)?),? "
+    r"((?:19|20)\d\d)\b"
 )
 NOT_WORKS = ("JPEG", "January", "November", "NeurIPS", "ICML", "ICLR", "CVPR", "ECCV", "ICCV", "AISTATS")
 
@@ -126,9 +129,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(count):
             label = number % 2
             pixels = rng.integers(0, 60, (16, 16, 3)) + np.array([(180, 40, 40), (40, 40, 180)][label])
-            where = root / name / ("" if name == "photos" else ("red", "blue")[label])
-            where.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels.astype(np.uint8)).save(where / f"{number}.png")
+            target = root / name / ("" if name == "photos" else ("red", "blue")[label])
+            target.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.astype(np.uint8)).save(target / f"{number}.png")
     return root
 
 
@@ -138,10 +141,10 @@ def test_readme_commands_run(
     """The commands about one's own pictures, in their order; those about CIFAR-10 need CIFAR-10."""
     monkeypatch.chdir(folder)
     commands = [line for block in blocks("") for line in block.splitlines() if line.startswith("nearfar ")]
-    own = [shlex.split(line, comments=True) for line in commands if "cifar10" not in line]
-    assert [words[1] for words in own] == ["pretrain", "evaluate", "embed", "report", "export"]
-    for words in own:
-        # the epochs that the README speaks of are for more than a test's minute
+    argument_lists = [shlex.split(line, comments=True) for line in commands if "cifar10" not in line]
+    assert [words[1] for words in argument_lists] == ["pretrain", "evaluate", "embed", "report", "export"]
+    for words in argument_lists:
+        # the README's epochs would take longer than a test should
         extra = ["epochs=1"] if words[1] == "pretrain" else []
         assert main([*words[1:], *extra]) == 0, capsys.readouterr().err
     assert (folder / "features.parquet").is_file()

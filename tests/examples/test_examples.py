@@ -27,12 +27,13 @@ def example(name: str) -> ModuleType:
 
 
 @pytest.mark.parametrize("name", ["plain_torch", "lightning_loop", "accelerate_loop"])
-@pytest.mark.filterwarnings("ignore")  # Lightning and accelerate speak of loggers, workers and deprecations
+@pytest.mark.filterwarnings("ignore")  # Lightning and accelerate warn about loggers, workers, deprecations
 def test_custom_loops_learn_good_features(name: str) -> None:
-    """After four epochs without labels, held-out digits are found by their neighbours; a collapsed encoder would be at 0.1."""
-    before, after = example(name).main(4)
-    assert after > 0.9
-    assert after != before
+    """After four epochs without labels, kNN classifies held-out digits; a collapsed encoder would reach
+    0.1."""
+    untrained, trained = example(name).main(4)
+    assert trained > 0.9
+    assert trained != untrained
 
 
 def test_two_ranks_equal_one_process() -> None:
@@ -42,10 +43,10 @@ def test_two_ranks_equal_one_process() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_method_under_ddp_equals_one_process() -> None:
-    """Weights of both ranks stay equal to the bit, and equal to one process with the whole batch up to the order of float32 sums."""
-    between, alone = example("method_ddp").main()
+    """Weights of both ranks are bit-identical, and equal one process up to the order of float32 sums."""
+    between, single = example("method_ddp").main()
     assert between == 0.0
-    assert alone < 1e-5
+    assert single < 1e-5
 
 
 # dynamo looks at `.grad` of what it is given, embeddings included, and torch warns of that

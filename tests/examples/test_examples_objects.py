@@ -22,23 +22,23 @@ def started(out: Path) -> subprocess.Popen[str]:
 
 
 def finished(process: subprocess.Popen[str]) -> str:
-    said, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, said
-    return said
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, output
+    return output
 
 
 def test_custom_objects_resume_bit_equal_after_a_kill(tmp_path: Path) -> None:
     killed = started(tmp_path / "killed")
-    # any checkpoint will do: old ones are cleared away while we look, and evaluation and report are still to come
+    # any checkpoint will do: older ones are removed meanwhile; evaluation and report are still to come
     while killed.poll() is None and not list((tmp_path / "killed" / "ckpt").glob("step-*")):
         time.sleep(0.005)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     assert not (tmp_path / "killed" / "report.html").exists(), "it ended before it was killed"
-    whole, rest = started(tmp_path / "whole"), started(tmp_path / "killed")
-    said = finished(rest)
-    assert said == finished(whole).replace("whole", "killed")
-    assert "64 features of 32 numbers from Tiny" in said
+    uninterrupted, interrupted = started(tmp_path / "whole"), started(tmp_path / "killed")
+    output = finished(interrupted)
+    assert output == finished(uninterrupted).replace("whole", "killed")
+    assert "64 features of 32 numbers from Tiny" in output
     states = []
     for name in ("whole", "killed"):
         newest = checkpoints.newest(tmp_path / name / "ckpt")

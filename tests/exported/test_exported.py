@@ -1,4 +1,5 @@
-"""An exported encoder is the encoder: the same features in plain torch, in onnxruntime, in torch.export, from the hub's folder."""
+"""An exported encoder gives the same features in torch, onnxruntime, torch.export and from the hub's
+folder."""
 
 import json
 import subprocess
@@ -25,7 +26,7 @@ from nearfar.modalities.image.views import PlainImages
 from nearfar.modalities.image.views.portable import plain_view
 
 # imports torch, torchvision and safetensors (and what load.py does) and nothing of ours: that would fail
-PLAIN = """
+LOAD_SCRIPT = """
 import sys
 sys.modules["nearfar"] = None
 import torch
@@ -39,7 +40,7 @@ with torch.no_grad():
 
 
 def pictures(folder: Path, count: int = 24) -> Path:
-    """PNG files of several sizes, some above and some below 256/224 of the 16 pixels that encoders are shown."""
+    """PNG files of several sizes, some above and some below 256/224 of the encoder's 16 pixels."""
     rng = np.random.default_rng(0)
     folder.mkdir()
     for place in range(count):
@@ -76,19 +77,19 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("kind", BACKBONES)
 def test_load_script_without_nearfar_equals_embed(kind: str, data: Path, tmp_path: Path) -> None:
-    """Must equal to 1e-5, whatever the pictures' sizes: the same filter, the same rounding, the same weights."""
-    recipe, chosen = BACKBONES[kind]
-    run = trained(data, tmp_path / "run", recipe, **chosen)
+    """Equal to 1e-5 for any picture size: the same filter, rounding and weights."""
+    recipe, backbone = BACKBONES[kind]
+    run = trained(data, tmp_path / "run", recipe, **backbone)
     assert main(["export", str(run.path), "--to", str(tmp_path / "out")]) == 0
     assert main(["embed", str(run.path), str(data), "--out", str(tmp_path / "f.parquet")]) == 0
     embedded = pq.read_table(tmp_path / "f.parquet").to_pydict()
     files = [str(data / path) if not Path(path).exists() else path for path in embedded["path"]]
-    (tmp_path / "plain.py").write_text(PLAIN)
+    (tmp_path / "plain.py").write_text(LOAD_SCRIPT)
     subprocess.run(
         [sys.executable, tmp_path / "plain.py", tmp_path / "out", tmp_path / "plain.pt", *files], check=True
     )
-    found = torch.load(tmp_path / "plain.pt", weights_only=True)
-    torch.testing.assert_close(found, torch.tensor(embedded["feature"]), rtol=1e-5, atol=1e-5)
+    features = torch.load(tmp_path / "plain.pt", weights_only=True)
+    torch.testing.assert_close(features, torch.tensor(embedded["feature"]), rtol=1e-5, atol=1e-5)
 
 
 def test_weights_load_into_torchvision_and_timm(data: Path, tmp_path: Path) -> None:
@@ -99,21 +100,21 @@ def test_weights_load_into_torchvision_and_timm(data: Path, tmp_path: Path) -> N
     nf.export(trained(data, tmp_path / "a", backbone="resnet18", image_size=72), tmp_path / "resnet")
     weights = load_file(tmp_path / "resnet/model.safetensors")
     net = torchvision.models.resnet18(weights=None)
-    found = net.load_state_dict(weights, strict=False)
-    assert (set(found.missing_keys), found.unexpected_keys) == ({"fc.weight", "fc.bias"}, [])
+    keys = net.load_state_dict(weights, strict=False)
+    assert (set(keys.missing_keys), keys.unexpected_keys) == ({"fc.weight", "fc.bias"}, [])
     name = (
         "timm/test_resnet.r160_in1k" if "test_resnet.r160_in1k" in timm.list_models() else "timm/test_resnet"
     )
     run = trained(data, tmp_path / "b", backbone=name, image_size=32)
     nf.export(run, tmp_path / "timm")
-    other = timm.create_model(name.removeprefix("timm/"), pretrained=False, num_classes=0)
-    other.load_state_dict(load_file(tmp_path / "timm/model.safetensors"), strict=True)
+    timm_network = timm.create_model(name.removeprefix("timm/"), pretrained=False, num_classes=0)
+    timm_network.load_state_dict(load_file(tmp_path / "timm/model.safetensors"), strict=True)
     views = torch.randn(3, 3, 32, 32)
     with torch.no_grad():
-        torch.testing.assert_close(other.eval()(views), run.encoder()(views))
-    again = nf.Encoder.from_pretrained(tmp_path / "timm")
+        torch.testing.assert_close(timm_network.eval()(views), run.encoder()(views))
+    reloaded = nf.Encoder.from_pretrained(tmp_path / "timm")
     with torch.no_grad():
-        torch.testing.assert_close(again(views), run.encoder()(views))
+        torch.testing.assert_close(reloaded(views), run.encoder()(views))
 
 
 @settings(max_examples=40, deadline=None)
@@ -216,17 +217,17 @@ def test_untraceable_network_leaves_the_folder_unchanged(data: Path, tmp_path: P
     run = trained(data, tmp_path / "run", backbone=module)
     nf.export(run, tmp_path / "out")
     assert load_file(tmp_path / "out/model.safetensors").keys() == module.state_dict().keys()
-    before = (tmp_path / "out/README.md").read_text()
+    previous = (tmp_path / "out/README.md").read_text()
     with pytest.raises(nf.UserError, match=r"--torch-export: this encoder .Branching. could not be exported"):
         nf.export(run, tmp_path / "out", torch_export=True)
-    assert (tmp_path / "out/README.md").read_text() == before
+    assert (tmp_path / "out/README.md").read_text() == previous
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
     with pytest.raises(nf.UserError, match="backbone=my_module"):
         nf.Encoder.from_pretrained(tmp_path / "out")
-    again = nf.Encoder.from_pretrained(tmp_path / "out", backbone=Branching())
+    reloaded = nf.Encoder.from_pretrained(tmp_path / "out", backbone=Branching())
     views = torch.rand(2, 3, 16, 16)
     with torch.no_grad():
-        torch.testing.assert_close(again(views), run.encoder()(views))
+        torch.testing.assert_close(reloaded(views), run.encoder()(views))
 
 
 def test_model_card_has_all_sections(small: nf.Run, tmp_path: Path) -> None:
@@ -258,7 +259,8 @@ def test_model_card_has_all_sections(small: nf.Run, tmp_path: Path) -> None:
 
 
 def test_model_card_has_every_figure_and_no_local_path(data: Path, tmp_path: Path) -> None:
-    """Nested figures and what is proven stand in it; learning from labels is said; sets have their last name."""
+    """Nested figures and proven bounds are listed, training with labels is stated; sets are named without
+    paths."""
     rng = np.random.default_rng(2)
     for name, count in (("train", 48), ("test", 24)):
         pixels, labels = rng.integers(0, 256, (count, 16, 16, 3), dtype=np.uint8), np.arange(count) % 2
@@ -267,9 +269,9 @@ def test_model_card_has_every_figure_and_no_local_path(data: Path, tmp_path: Pat
     run = nf.train(
         str(tmp_path / "train.npz"), out=tmp_path / "run", backbone="resnet8-w8", quiet=True, **small
     )
-    asked = ["few-shot", "retrieval", "information", "clustering"]
+    protocols = ["few-shot", "retrieval", "information", "clustering"]
     shots: dict[str, Any] = {"ways": 2, "shots": (1,), "episodes": 4}
-    result = nf.evaluate(run, str(tmp_path / "test.npz"), protocols=asked, **shots)
+    result = nf.evaluate(run, str(tmp_path / "test.npz"), protocols=protocols, **shots)
     nf.evaluate(run, protocols=["knn"])
     nf.export(run, tmp_path / "out")
     card = (tmp_path / "out/README.md").read_text()
@@ -326,7 +328,8 @@ def test_push_uploads_the_folder_unchanged(
 
 
 def test_pushed_folder_can_be_loaded(small: nf.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """huggingface_hub's own `push_to_hub`, with a folder in place of the server: what arrives is the export, and opens."""
+    """huggingface_hub's `push_to_hub` with a folder in place of the server uploads the export, which
+    opens."""
     import shutil
     from types import SimpleNamespace
 
@@ -358,12 +361,14 @@ def test_projector_files_are_readable(small: nf.Run, data: Path, tmp_path: Path)
 
     nf.export(small, tmp_path / "out", projector=str(data))
     folder = tmp_path / "out/projector"
-    told = text_format.Parse((folder / "projector_config.pbtxt").read_text(), ProjectorConfig()).embeddings[0]
-    vectors = np.loadtxt(folder / told.tensor_path, delimiter="\t")
+    config = text_format.Parse((folder / "projector_config.pbtxt").read_text(), ProjectorConfig()).embeddings[
+        0
+    ]
+    vectors = np.loadtxt(folder / config.tensor_path, delimiter="\t")
     np.testing.assert_allclose(vectors, small.embed(str(data)).numpy(), rtol=1e-5, atol=1e-5)
-    assert len((folder / told.metadata_path).read_text().splitlines()) == len(vectors)
-    side = told.sprite.single_image_dim[0]
-    with Image.open(folder / told.sprite.image_path) as sheet:
+    assert len((folder / config.metadata_path).read_text().splitlines()) == len(vectors)
+    side = config.sprite.single_image_dim[0]
+    with Image.open(folder / config.sprite.image_path) as sheet:
         assert sheet.size == (5 * side, 5 * side)  # 24 pictures in a square
 
 

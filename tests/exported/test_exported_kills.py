@@ -1,4 +1,5 @@
-"""An export over an earlier one: killed at any file operation, the folder holds one of the two, and the next export tidies up."""
+"""An export over an earlier one, killed at any file operation, leaves one of the two; the next one cleans
+up."""
 
 import os
 import subprocess
@@ -10,8 +11,9 @@ import pytest
 
 import nearfar as nf
 
-# Exports `sys.argv[1]` over a copy of an earlier export in a child, again and again; child N is killed at its Nth operation.
-# Operations are calls of the system from Python, from the first new folder on, and the lines of the exchange of folders,
+# Exports `sys.argv[1]` over a copy of an earlier export in a child, again and again; child N is killed at its
+# Nth operation. Operations are calls of the system from Python, from the first new folder on, and the lines
+# of the exchange of folders,
 # which is called through ctypes.
 KILLED_AT_EACH_OPERATION = """
 import ctypes, errno, os, platform, shutil, signal, struct, sys
@@ -102,7 +104,7 @@ print(limit, missing)
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[nf.Run]:
-    """Two runs of a small network, with weights of their own."""
+    """Two runs of a small network with different weights."""
     folder = tmp_path_factory.mktemp("runs")
     table = np.random.default_rng(0).normal(size=(64, 6)).astype(np.float32)
     np.savez(folder / "table.npz", x=table)
@@ -126,17 +128,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[nf.Run]:
 def test_kill_at_any_file_operation_keeps_an_export(mode: str, runs: list[nf.Run], tmp_path: Path) -> None:
     place = tmp_path / "place"
     nf.export(runs[0], place / "first")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", KILLED_AT_EACH_OPERATION, runs[1].path, place / "first", mode],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    if done.stdout.strip() == "no seccomp":
+    assert process.returncode == 0, process.stderr[-3000:]
+    if process.stdout.strip() == "no seccomp":
         pytest.skip("this system allows no seccomp filter")
-    operations, missing = map(int, done.stdout.split())
+    operations, missing = map(int, process.stdout.split())
     assert operations > 50
     # without an exchange of folders there is a moment in which neither is there
     assert (missing > 0) == (mode == "fallback")
@@ -147,7 +149,7 @@ def test_leftovers_of_dead_processes_are_removed_and_others_stay(runs: list[nf.R
     child.wait()
     dead, alive = f"{child.pid}-0123abcd", f"{os.getppid()}-0123abcd"
     removed = [f".out.{dead}.writing", f".out.{dead}.old"]
-    others = [
+    unrelated = [
         f".out.{alive}.writing",
         f".other.{dead}.writing",
         f".out.{dead}.txt",
@@ -155,12 +157,12 @@ def test_leftovers_of_dead_processes_are_removed_and_others_stay(runs: list[nf.R
         ".out.writing",
     ]
     nf.export(runs[0], tmp_path / "out")
-    for name in (*removed, *others):
+    for name in (*removed, *unrelated):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").write_text("weights")
     nf.export(runs[0], tmp_path / "out")
-    assert {path.name for path in tmp_path.iterdir()} == {"out", *others}
-    assert all((tmp_path / name / "model.safetensors").read_text() == "weights" for name in others)
+    assert {path.name for path in tmp_path.iterdir()} == {"out", *unrelated}
+    assert all((tmp_path / name / "model.safetensors").read_text() == "weights" for name in unrelated)
 
 
 def test_files_are_synced_before_the_rename(
@@ -188,8 +190,8 @@ def test_files_are_synced_before_the_rename(
 def test_export_through_a_symlink_replaces_its_target(runs: list[nf.Run], tmp_path: Path) -> None:
     nf.export(runs[0], tmp_path / "models/one")
     (tmp_path / "latest").symlink_to(tmp_path / "models/one")
-    before = (tmp_path / "models/one/model.safetensors").read_bytes()
+    previous = (tmp_path / "models/one/model.safetensors").read_bytes()
     nf.export(runs[1], tmp_path / "latest")
     assert (tmp_path / "latest").is_symlink()
-    assert (tmp_path / "models/one/model.safetensors").read_bytes() != before
+    assert (tmp_path / "models/one/model.safetensors").read_bytes() != previous
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["one"]

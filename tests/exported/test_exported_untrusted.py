@@ -49,9 +49,9 @@ def mutations(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in items:
         replacements: tuple[Any, ...] = (None, -1, 10**9, "x", [], {})
-        for other in replacements:
-            if type(other) is not type(value) or isinstance(value, int):
-                yield (*path, key), other
+        for replacement in replacements:
+            if type(replacement) is not type(value) or isinstance(value, int):
+                yield (*path, key), replacement
         yield from mutations(value, (*path, key))
 
 
@@ -59,11 +59,11 @@ def test_altered_configs_load_or_get_one_sentence(exported: Path, tmp_path: Path
     folder = copied(exported, tmp_path)
     config = json.loads((folder / "config.json").read_text())
     changes = list(mutations(config))
-    chosen = np.random.default_rng(0).permutation(len(changes))[:40]
+    sampled = np.random.default_rng(0).permutation(len(changes))[:40]
     size = ("training", "data", "channels")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    previous_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     refused = 0
-    for path, value in [*(changes[place] for place in chosen), (size, 10**9)]:
+    for path, value in [*(changes[place] for place in sampled), (size, 10**9)]:
         altered = copy.deepcopy(config)
         target = altered
         for key in path[:-1]:
@@ -76,7 +76,7 @@ def test_altered_configs_load_or_get_one_sentence(exported: Path, tmp_path: Path
             refused += 1
     assert refused > 8
     # kilobytes on Linux: a network of 10^9 channels would take terabytes
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2_000_000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - previous_peak < 2_000_000
 
 
 def test_pipe_in_place_of_a_file_does_not_block(exported: Path, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Fifteen additions, each done once: a file of `examples/extending` and the one line that names it. docs/extending.md has the table.
+"""Fifteen additions, each done once: a file of `examples/extending` and the one line that names it.
+docs/extending.md has the table.
 
-A part named in its room's `PARTS` must then be complete: settings checked, trained with, resumed, in `nearfar recipes`, on the page of
-methods, in a report.
-"""
+A part named in its room's `PARTS` must then be complete: settings checked, trained with, resumed, in `nearfar
+recipes`, on the page of methods, in a report."""
 
 import importlib
 import sys
@@ -72,14 +72,14 @@ PARTS = [
 
 @pytest.fixture(params=PARTS, ids=lambda row: row[1])
 def added(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str, dict[str, Any]]:
-    room, file, name, made, settings = request.param
-    monkeypatch.setitem(ROOMS[room], name, getattr(addition(file), made))  # the one line
+    room, file, name, factory, settings = request.param
+    monkeypatch.setitem(ROOMS[room], name, getattr(addition(file), factory))  # the one line
     return room, name, settings
 
 
 def test_part_needs_one_file_and_one_line(added: tuple[str, str, dict[str, Any]], tmp_path: Path) -> None:
-    room, name, own = added
-    choice: dict[str, Any] = {room: {"name": name, **own}}
+    room, name, settings_of_part = added
+    choice: dict[str, Any] = {room: {"name": name, **settings_of_part}}
     run = nf.pretrain("simclr", TABLE, tmp_path / "run", labels=LABELS, **choice, **QUICK)
     assert all(np.isfinite(losses(run)))
     with pytest.raises(nf.Stopped):
@@ -93,18 +93,18 @@ def test_part_needs_one_file_and_one_line(added: tuple[str, str, dict[str, Any]]
 
 
 def test_new_part_appears_in_equations_and_docs(added: tuple[str, str, dict[str, Any]]) -> None:
-    room, name, own = added
-    settings = resolve("simclr", "DATA", {room: {"name": name, **own}})
+    room, name, settings_of_part = added
+    settings = resolve("simclr", "DATA", {room: {"name": name, **settings_of_part}})
     choices = {r: getattr(settings, r) for r in CHOICES}
     written = "; ".join(equation_of(choices).values())
-    assert all(str(plain(choices[room][key])) in written for key in own)
+    assert all(str(plain(choices[room][key])) in written for key in settings_of_part)
     page = methods_page({"simclr": CompleteRecipe("simclr", RECIPES["simclr"], choices, settings.batch_size)})
     line = str(getattr(ROOMS[room][name], "equation", "")).replace(
         "|", "\\|"
     )  # as a table's cell can hold it
     assert line
     assert f"| `{name}` | `{line}` |" in page
-    key = next(iter(own))
+    key = next(iter(settings_of_part))
     with pytest.raises(nf.UserError, match=rf"{room}\.{key}"):
         resolve("simclr", "DATA", {room: {"name": name, key: "many"}})
 
@@ -120,49 +120,51 @@ def test_recipe_needs_one_file_and_one_line(
 
 
 def test_new_augmentation_keeps_existing_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draws are keyed by the operation's name: runs without it keep every bit, and those with two keep each one's draws."""
+    """Draws are keyed by the operation's name: runs without it, and draws of other operations, do not
+    change."""
     from nearfar.modalities.image.views import OPERATIONS, Augment, Views
     from nearfar.modalities.image.views.operations import Erase
 
     settings = {**QUICK, "epochs": 1, "backbone": "resnet8-w16"}
-    before = nf.pretrain("simclr", IMAGES, tmp_path / "before", **settings)
+    baseline = nf.pretrain("simclr", IMAGES, tmp_path / "before", **settings)
     posterise = addition("augmentation").Posterise
     monkeypatch.setitem(OPERATIONS, "posterise", posterise)
-    after = nf.pretrain("simclr", IMAGES, tmp_path / "after", **settings)
-    assert losses(after) == losses(before)
-    assert all(torch.equal(state(before)[key], value) for key, value in state(after).items())
+    extended = nf.pretrain("simclr", IMAGES, tmp_path / "after", **settings)
+    assert losses(extended) == losses(baseline)
+    assert all(torch.equal(state(baseline)[key], value) for key, value in state(extended).items())
     views = {"posterise": {"probability": 0.7}}
     changed = nf.pretrain("simclr", IMAGES, tmp_path / "with", views=views, **settings)
-    assert losses(changed) != losses(before)
+    assert losses(changed) != losses(baseline)
 
     pixels, index = nf.open_data(IMAGES).load(np.arange(32)), np.arange(32)
 
-    def shown(*also: Any) -> Tensor:
-        plain = Augment(also=also)
-        return Views([plain], 16, (0.5,) * 3, (0.25,) * 3)(pixels, 3, 1, index)[0]
+    def view_with(*also: Any) -> Tensor:
+        augment = Augment(also=also)
+        return Views([augment], 16, (0.5,) * 3, (0.25,) * 3)(pixels, 3, 1, index)[0]
 
     erase = Erase(0.5)
-    untouched = shown() == shown(erase)  # pixels that erasing leaves alone
+    untouched = view_with() == view_with(erase)  # pixels that erasing leaves alone
     assert untouched.flatten(1).all(dim=1).any()  # chance spares some images, bit for bit
     assert not untouched.flatten(1).all(dim=1).all()
-    same = shown(posterise(0.0), erase) == shown(erase)  # what is beside it changes nothing of its draws
+    same = view_with(posterise(0.0), erase) == view_with(erase)  # other operations do not change its draws
     assert same.all()
 
 
 def test_erasing_removes_the_drawn_rectangle() -> None:
-    """Zhong et al. 2020: area scale · s², ratio log-uniform, a uniform place; here beside loops over pixels."""
+    """Zhong et al. 2020: area scale · s², ratio log-uniform, a uniform place; compared with loops over
+    pixels."""
     from nearfar.modalities.image.views.operations import Erase
 
     numbers = torch.rand(20, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     images = torch.full((20, 1, 11, 9), 0.25, dtype=torch.float64)
-    found = Erase(1.0, (0.05, 0.6), (0.5, 2.0), 0.75)(images, numbers)
-    for (a, r, y, x), image in zip(numbers.tolist(), found[:, 0], strict=True):
+    erased = Erase(1.0, (0.05, 0.6), (0.5, 2.0), 0.75)(images, numbers)
+    for (a, r, y, x), image in zip(numbers.tolist(), erased[:, 0], strict=True):
         area, ratio = (0.05 + 0.55 * a) * 99, 0.5 * 4**r
         tall = min(11, max(1, round((area / ratio) ** 0.5)))
         broad = min(9, max(1, round((area * ratio) ** 0.5)))
-        top, left = int(y * (11 - tall + 1)), int(x * (9 - broad + 1))
+        top, first_column = int(y * (11 - tall + 1)), int(x * (9 - broad + 1))
         expected = torch.full((11, 9), 0.25, dtype=torch.float64)
-        expected[top : top + tall, left : left + broad] = 0.75
+        expected[top : top + tall, first_column : first_column + broad] = 0.75
         assert torch.equal(image, expected)
 
 
@@ -222,12 +224,12 @@ def test_optimiser_needs_one_file_and_one_line(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setitem(OPTIMISERS, "lion", addition("optimiser").lion)
     settings = {**QUICK, "optimizer": {"name": "lion", "second": 0.9}, "lr": 1e-3}
-    whole = nf.pretrain("simclr", TABLE, tmp_path / "a", **settings)
+    uninterrupted = nf.pretrain("simclr", TABLE, tmp_path / "a", **settings)
     with pytest.raises(nf.Stopped):
         nf.pretrain("simclr", TABLE, tmp_path / "b", max_time=1e-9, **settings)
     rest = nf.pretrain("simclr", TABLE, tmp_path / "b", **settings)
-    assert all(torch.equal(state(whole)[key], value) for key, value in state(rest).items())
-    assert any(key.startswith("optimizer/mean/") for key in state(whole))
+    assert all(torch.equal(state(uninterrupted)[key], value) for key, value in state(rest).items())
+    assert any(key.startswith("optimizer/mean/") for key in state(uninterrupted))
 
 
 def test_teacher_needs_one_file(tmp_path: Path) -> None:
@@ -272,7 +274,8 @@ def test_command_needs_one_file_and_one_line(
 
 
 def test_learned_view_trains_its_weights_and_resumes(tmp_path: Path) -> None:
-    """Weights of views are trained against the encoders, are saved, and a resumed run equals one that was not interrupted."""
+    """Weights of views are trained against the encoders and saved; a resumed run equals an uninterrupted
+    one."""
     viewmaker = addition("learned_view").Viewmaker
     torch.manual_seed(0)
     views = viewmaker(size=16)

@@ -103,30 +103,30 @@ def test_a_logger_writes_every_logged_step(tmp_path: Path) -> None:
 def test_a_strategy_that_exchanges_nothing_trains_the_same_bits(tmp_path: Path) -> None:
     strategy = example("strategy").CountingStrategy()
     settings = {**SMALL, "backbone": network(), "checkpoint_every": 100}
-    plain = nf.pretrain("moco", digits(), tmp_path / "plain", negatives={"size": 32}, **settings)
+    baseline = nf.pretrain("moco", digits(), tmp_path / "plain", negatives={"size": 32}, **settings)
     run = nf.pretrain(
         "moco", digits(), tmp_path / "run", negatives={"size": 32}, strategy=strategy, **settings
     )
-    assert all(torch.equal(tensor, weights(run)[name]) for name, tensor in weights(plain).items())
+    assert all(torch.equal(tensor, weights(run)[name]) for name, tensor in weights(baseline).items())
     assert strategy.steps == 16 + 1  # the last step is computed again before its state is saved
     assert strategy.bytes > 0
 
 
 def test_accumulated_gradients_are_those_of_a_larger_batch(tmp_path: Path) -> None:
-    """Without negatives and batch norm, two batches of 16 are one of 32: same order, same views, same mean. Also if interrupted
-    between the two."""
+    """Without negatives and batch norm, two batches of 16 are one of 32: same order, same views, same mean.
+    Also if interrupted between the two."""
     accumulation = example("accumulation").GradientAccumulation
     settings = {**SMALL, "optimizer": "sgd", "lr": "linear(0.5,0.5)"}
 
     def train(name: str, **changes: Any) -> nf.Run:
         return nf.pretrain(byol(), digits(), tmp_path / name, **{**settings, **changes})
 
-    large, plain = train("large", batch_size=32), train("plain")
+    large, baseline = train("large", batch_size=32), train("plain")
     small = train("small", hooks=[accumulation(2)])
     moved = 0.0
     for name, tensor in weights(large).items():
         torch.testing.assert_close(weights(small)[name], tensor, rtol=1e-4, atol=1e-5)
-        moved = max(moved, float((weights(plain)[name] - tensor).abs().max()))
+        moved = max(moved, float((weights(baseline)[name] - tensor).abs().max()))
     assert moved > 1e-3
     for _ in range(20):
         try:

@@ -165,7 +165,7 @@ def test_a_support_without_a_width_takes_that_of_its_keys() -> None:
     net, sample = network(), batch()
     support = nf.Support(N).double()
     method = nf.Method(nf.Shared(net), nf.Cosine(T), support, nf.Everyone(), nf.InfoNCE())
-    outcome = method(shown)  # the support is empty: every key is its own neighbour
+    outcome = method(sample)  # the support is empty: every key is its own neighbour
     baseline = nf.Method(
         nf.Shared(net, stop_gradient=True), nf.Cosine(T), nf.InBatch("one"), nf.Everyone(), nf.InfoNCE()
     )

@@ -30,7 +30,7 @@ def test_settings_override_presets_and_presets_the_recipe() -> None:
     assert (baseline.optimizer, ours.optimizer, mine.optimizer) == ("adamw", "sgd", "sgd")
     assert (ours.epochs, mine.epochs) == (300, 7)
     assert ours.selection["lower"].written() == "linear(0.0,0.9,100.0)"
-    assert ours.selection["upper"] == plain.selection["upper"]  # not in the paper, so ours
+    assert ours.selection["upper"] == baseline.selection["upper"]  # not in the paper, so ours
     assert mine.lr == 0.5
     assert resolve("moco-ring", "DATA", {"preset": "none"}).as_plain() == baseline.as_plain()
 

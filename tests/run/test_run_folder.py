@@ -1,4 +1,4 @@
-"""A run folder is read once: no training image is decoded twice, no checkpoint parsed twice, and it says what became of the data."""
+"""A run folder is read once: no image is decoded twice, no checkpoint parsed twice; counts are reported."""
 
 import builtins
 import importlib
@@ -25,7 +25,8 @@ from nearfar.system import lock
 from nearfar.train.pretrain import pretrain
 
 SMALL: dict[str, Any] = {
-    "backbone": "resnet8-w16", "batch_size": 16, "epochs": 1, "workers": 0, "probe_every": 0, "image_size": 16,
+    "backbone": "resnet8-w16", "batch_size": 16, "epochs": 1, "workers": 0, "probe_every": 0,
+    "image_size": 16,
 }  # fmt: skip
 
 
@@ -44,7 +45,7 @@ def photos(folder: Path, count: int = 60) -> Path:
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Counter[Any]]:
+def call_counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Counter[Any]]:
     """How often each encoded picture is decoded, and each checkpoint parsed."""
     decoded: Counter[Any] = Counter()
     parsed: Counter[Any] = Counter()
@@ -63,50 +64,50 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, Counter[Any]]:
     return {"decoded": decoded, "parsed": parsed}
 
 
-def most(counts: Counter[Any]) -> int:
+def largest_count(counts: Counter[Any]) -> int:
     return max(counts.values(), default=0)
 
 
-def test_nothing_is_decoded_or_parsed_twice(tmp_path: Path, counted: dict[str, Counter[Any]]) -> None:
-    """Issue 12, must show 6: pretrain, then evaluate, embed and report, each a process of its own or all in one."""
+def test_nothing_is_decoded_or_parsed_twice(tmp_path: Path, call_counts: dict[str, Counter[Any]]) -> None:
+    """pretrain, then evaluate, embed and report, each in its own process or all in one."""
     data, out = str(photos(tmp_path / "photos")), tmp_path / "run"
     run = pretrain("simclr", data, out, quiet=True, config=SMALL, max_bad_share=0.1)
-    assert most(counted["decoded"]) == 1
-    assert len(counted["decoded"]) == 62
+    assert largest_count(call_counts["decoded"]) == 1
+    assert len(call_counts["decoded"]) == 62
     evaluate_run(run, baselines=True)
     write_report([run], out / "report.html")
-    assert most(counted["decoded"]) == 1  # in one process: never again
+    assert largest_count(call_counts["decoded"]) == 1  # in one process: never again
 
-    def fresh() -> Run:
-        for counts in counted.values():
+    def open_run() -> Run:
+        for counts in call_counts.values():
             counts.clear()
         return Run.open(out)
 
-    again = fresh()
-    result = evaluate_run(again, protocols=("knn", "linear"), baselines=True)
-    assert (most(counted["decoded"]), most(counted["parsed"])) == (1, 1)
-    assert len(counted["decoded"]) == 60  # the damaged ones are known already
-    reported = fresh()
+    reopened = open_run()
+    result = evaluate_run(reopened, protocols=("knn", "linear"), baselines=True)
+    assert (largest_count(call_counts["decoded"]), largest_count(call_counts["parsed"])) == (1, 1)
+    assert len(call_counts["decoded"]) == 60  # the damaged ones are known already
+    reported = open_run()
     write_report([reported], out / "report.html")
-    assert (most(counted["decoded"]), most(counted["parsed"])) == (1, 1)
-    embedded = fresh()
+    assert (largest_count(call_counts["decoded"]), largest_count(call_counts["parsed"])) == (1, 1)
+    embedded = open_run()
     embedded.embed(data)
-    assert (most(counted["decoded"]), most(counted["parsed"])) == (1, 1)
+    assert (largest_count(call_counts["decoded"]), largest_count(call_counts["parsed"])) == (1, 1)
     assert result["knn"] == evaluate_run(run, protocols=("knn", "linear"))["knn"]
 
 
-def test_features_that_were_kept_need_no_pictures(tmp_path: Path, counted: dict[str, Counter[Any]]) -> None:
+def test_cached_features_need_no_pictures(tmp_path: Path, call_counts: dict[str, Counter[Any]]) -> None:
     data, out = str(photos(tmp_path / "photos")), tmp_path / "run"
     run = pretrain("simclr", data, out, quiet=True, config=SMALL, max_bad_share=0.1)
     first = evaluate_run(run)
-    counted["decoded"].clear()
+    call_counts["decoded"].clear()
     assert evaluate_run(Run.open(out)) == first
-    assert not counted["decoded"]
+    assert not call_counts["decoded"]
 
 
 @pytest.mark.parametrize("change", ["edited", "added", "removed", "touched", "another size"])
-def test_a_kept_scan_is_for_the_same_files_alone(
-    change: str, tmp_path: Path, counted: dict[str, Counter[Any]]
+def test_a_cached_scan_is_only_used_for_the_same_files(
+    change: str, tmp_path: Path, call_counts: dict[str, Counter[Any]]
 ) -> None:
     folder = photos(tmp_path / "photos")
     limits = Limits(max_bad_share=0.1, scans=tmp_path / "cache")
@@ -115,17 +116,17 @@ def test_a_kept_scan_is_for_the_same_files_alone(
     rows = read_records(file)
     assert rows is not None
     assert len(rows) == 62
-    counted["decoded"].clear()
-    kept = locate(folder).open(limits)
-    assert not counted["decoded"]
-    assert (kept.fingerprint, kept.paths, kept.quarantine) == (
+    call_counts["decoded"].clear()
+    cached = locate(folder).open(limits)
+    assert not call_counts["decoded"]
+    assert (cached.fingerprint, cached.paths, cached.quarantine) == (
         first.fingerprint,
         first.paths,
         first.quarantine,
     )
-    np.testing.assert_array_equal(kept.sizes, first.sizes)  # type: ignore[attr-defined]
-    np.testing.assert_array_equal(kept.load(np.arange(60)).data, first.load(np.arange(60)).data)
-    counted["decoded"].clear()
+    np.testing.assert_array_equal(cached.sizes, first.sizes)  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(cached.load(np.arange(60)).data, first.load(np.arange(60)).data)
+    call_counts["decoded"].clear()
     picture = folder / "a" / "02.png"
     options: dict[str, Any] = {}
     if change == "edited":
@@ -138,12 +139,12 @@ def test_a_kept_scan_is_for_the_same_files_alone(
         os.utime(picture, (1, 1))
     else:
         options["image_size"] = 4
-    other = locate(folder).open(limits, **options)
-    assert len(counted["decoded"]) >= 61
-    assert (other.fingerprint == first.fingerprint) == (change in ("touched", "another size"))
+    reopened = locate(folder).open(limits, **options)
+    assert len(call_counts["decoded"]) >= 61
+    assert (reopened.fingerprint == first.fingerprint) == (change in ("touched", "another size"))
 
 
-def test_a_damaged_scan_is_made_again(tmp_path: Path) -> None:
+def test_a_damaged_scan_is_repeated(tmp_path: Path) -> None:
     folder = photos(tmp_path / "photos")
     limits = Limits(max_bad_share=0.1, scans=tmp_path / "cache")
     first = locate(folder).open(limits)
@@ -160,10 +161,10 @@ def test_run_reports_counts_of_the_data(tmp_path: Path, capsys: pytest.CaptureFi
     words = [f"{key}={value}" for key, value in SMALL.items()]
     out = tmp_path / "run"
     assert main(["pretrain", "simclr", str(folder), "--out", str(out), *words, "max_bad_share=0.1"]) == 0
-    said = capsys.readouterr().err
-    assert "61 images, no labels (1 of its 63 files lie beside the folders" in said
-    assert "2 cannot be used: 1 truncated; 1 not an image; first: " in said
-    assert "the last incomplete batch is dropped (13 of 61 images, different ones each epoch)" in said
+    message = capsys.readouterr().err
+    assert "61 images, no labels (1 of its 63 files lie beside the folders" in message
+    assert "2 cannot be used: 1 truncated; 1 not an image; first: " in message
+    assert "the last incomplete batch is dropped (13 of 61 images, different ones each epoch)" in message
     notes = RunFolder(out).notes()
     assert notes is not None
     assert (notes.instances, notes.set_aside, notes.left_over) == (
@@ -173,13 +174,13 @@ def test_run_reports_counts_of_the_data(tmp_path: Path, capsys: pytest.CaptureFi
     )
     assert main(["report", str(out)]) == 0
     page = (out / "report.html").read_text()
-    for told in ("1 truncated; 1 not an image", "lie beside the folders", "dropped per epoch"):
-        assert told in page
+    for phrase in ("1 truncated; 1 not an image", "lie beside the folders", "dropped per epoch"):
+        assert phrase in page
     (out / "data.json").write_text("[]")
     assert RunFolder(out).notes() is None
 
 
-def test_an_unfinished_run_is_evaluated_and_called_one(tmp_path: Path) -> None:
+def test_an_unfinished_run_is_evaluated_and_reported_as_unfinished(tmp_path: Path) -> None:
     data, out = str(photos(tmp_path / "photos")), tmp_path / "run"
     pretrain(
         "simclr",
@@ -198,7 +199,7 @@ def test_an_unfinished_run_is_evaluated_and_called_one(tmp_path: Path) -> None:
     assert table(result).endswith("step 3 of 6")
 
 
-def test_a_run_from_an_array_is_evaluated_while_it_is_at_hand(tmp_path: Path) -> None:
+def test_a_run_from_an_array_is_evaluated_with_that_array(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
     labels = np.arange(40) % 2
     run = pretrain("simclr", (pixels, labels), tmp_path, quiet=True, config={**SMALL, "image_size": None})

@@ -1,4 +1,4 @@
-"""Only the user names URLs: a server on this machine counts the requests that commands on a stranger's run send."""
+"""Only the user names URLs: a local server counts the requests of commands on an untrusted run."""
 
 import shutil
 import threading
@@ -22,7 +22,7 @@ WORDS = ["backbone=resnet8-w8", "batch_size=32", "epochs=1", "probe_every=0", "w
 REQUESTS: list[str] = []
 
 
-class Counted(Served):
+class CountingServer(Served):
     """Files of a folder; every request is noted."""
 
     def send_head(self) -> Any:
@@ -36,15 +36,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("urls")
     data = as_parquet(folder / "q", pictures())
     assert main(["pretrain", "simclr", data, "--out", str(folder / "run"), "--quiet", *WORDS]) == 0
-    begun = ["--out", str(folder / "child"), "--quiet", f"init={folder / 'run'}", *WORDS]
-    assert main(["pretrain", "simclr", data, *begun]) == 0
+    words = ["--out", str(folder / "child"), "--quiet", f"init={folder / 'run'}", *WORDS]
+    assert main(["pretrain", "simclr", data, *words]) == 0
     return folder
 
 
 @pytest.fixture
 def http(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("NEARFAR_CACHE_GB", "0")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Counted, directory=str(folder)))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(CountingServer, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     REQUESTS.clear()
@@ -106,14 +106,16 @@ COMMANDS: dict[str, tuple[int, Callable[[Path, str, Path], list[str]]]] = {
     "sweep": (
         0,
         lambda run, data, out: [
-            "sweep", "simclr", data, "seed=0,1", f"init={run}", *WORDS, "--out", str(out / "s"), "--jobs", "1",
+            "sweep", "simclr", data, "seed=0,1", f"init={run}", *WORDS, "--out", str(out / "s"), "--jobs",
+            "1",
             "--quiet",
         ],
     ),
     "semi": (
         0,
         lambda run, data, out: [
-            "semi", "simclr", data, "--labels", "8", "--init", str(run), "--out", str(out / "semi"), "--quiet",
+            "semi", "simclr", data, "--labels", "8", "--init", str(run), "--out", str(out / "semi"),
+            "--quiet",
             "finetune.epochs=1", "distil.epochs=1", "workers=0",
         ],
     ),
@@ -131,9 +133,7 @@ def test_a_url_in_a_run_sends_no_request(
         assert "--allow-urls" in capsys.readouterr().err
 
 
-def test_a_url_in_a_run_that_another_began_with_sends_no_request(
-    strange: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_a_url_in_an_ancestor_of_a_run_sends_no_request(strange: Path, folder: Path, tmp_path: Path) -> None:
     """`evaluate` looks for test instances in the data of ancestors, by `init` in config.yaml."""
     child = tmp_path / "child"
     shutil.copytree(folder / "child", child, ignore=shutil.ignore_patterns("cache"))
@@ -141,8 +141,8 @@ def test_a_url_in_a_run_that_another_began_with_sends_no_request(
     (child / "config.yaml").write_text(text.replace(str(folder / "run"), str(strange)))
     assert main(["evaluate", str(child), "--protocol", "knn,quality", "--no-baselines"]) == 0
     assert REQUESTS == []
-    again = ["evaluate", str(child), "--protocol", "knn,quality", "--no-baselines", "--allow-urls"]
-    assert main(again) == 0
+    command = ["evaluate", str(child), "--protocol", "knn,quality", "--no-baselines", "--allow-urls"]
+    assert main(command) == 0
     assert REQUESTS != []
 
 

@@ -1,4 +1,5 @@
-"""Few labels: the cut head, the choice of labels, resuming after a kill, and a table that equals the evaluation of the runs."""
+"""Few labels: the cut head, the choice of labels, resuming, and a table that equals evaluation of the
+runs."""
 
 import html
 import json
@@ -55,7 +56,7 @@ def pretrained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.mark.parametrize("layers", [2, 3, 5])
 @pytest.mark.parametrize("norm", [True, False])
 def test_a_cut_head_is_the_first_layers_of_the_full_head(layers: int, norm: bool) -> None:
-    """Chen, Kornblith et al. 2020, sec. 2: with a head g = W3 s(W2 s(W1 .)), fine-tuning from its first layer keeps s(W1 f(x))."""
+    """Chen et al. 2020b, sec. 2: with a head g = W3 s(W2 s(W1 .)), fine-tuning keeps s(W1 f(x))."""
     head_config: dict[str, Any] = {
         "head": "mlp" if norm else "mlp-plain",
         "hidden": 7,
@@ -203,7 +204,8 @@ def test_the_student_trains_without_labels(complete: Path) -> None:
 
 @pytest.mark.slow
 def test_resuming_after_a_kill_equals_never_stopping(complete: Path, data: Path, tmp_path: Path) -> None:
-    """SIGKILL while the student trains, then the same command: every checkpoint equals that of the uninterrupted command."""
+    """SIGKILL while the student trains, then the same command: every checkpoint equals the uninterrupted
+    one."""
     out = tmp_path / "cut"
     words = [
         str(data / "train.npz"),
@@ -243,7 +245,8 @@ def test_existing_run_smaller_student_and_several_draws(
     pretrained: Run, data: Path, tmp_path: Path, capsys: Any
 ) -> None:
     result = nf.semi(
-        "simclr", data / "train.npz", 0.25, tmp_path, test=data / "test.npz", init=pretrained.path, draws=2, same_labels=True,
+        "simclr", data / "train.npz", 0.25, tmp_path, test=data / "test.npz", init=pretrained.path, draws=2,
+        same_labels=True,
         finetune={"epochs": 2}, distil={"epochs": 1, "batch_size": 16}, from_layer=2, quiet=True,
     )  # fmt: skip
     assert not (tmp_path / "pretrain").exists()

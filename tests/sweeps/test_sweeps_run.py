@@ -1,4 +1,4 @@
-"""A sweep selects on data that no cell trained on and reports on data that no selection used; seeds are never selected."""
+"""A sweep selects on a validation split and reports on test data; seeds are never selected."""
 
 import csv
 import json
@@ -45,12 +45,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def result(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     out = tmp_path_factory.mktemp("sweep")
     return nf.sweep(
-        "simclr", data / "train.npz", out, test=data / "test.npz", temperature=[0.1, 0.5], seed=[0, 1], quiet=True, **QUICK
+        "simclr", data / "train.npz", out, test=data / "test.npz", temperature=[0.1, 0.5], seed=[0, 1],
+        quiet=True, **QUICK
     )  # fmt: skip
 
 
 def test_table_equals_evaluation_of_the_runs(result: Any, data: Path) -> None:
-    """Each value is computed again from the run's folder: fitted on four fifths, evaluated on the held-out fifth."""
+    """Each value equals a recomputation: fitted on four fifths, evaluated on the held-out fifth."""
     fit, held_out = open_data(data / "train.npz").split(0.2, 0)
     assert not set(fit.rows) & set(held_out.rows)
     assert len(fit) + len(held_out) == 120
@@ -197,7 +198,8 @@ def test_unlabelled_data_needs_a_label_free_metric(data: Path, tmp_path: Path) -
 def test_resuming_a_search_equals_never_stopping(data: Path, tmp_path: Path) -> None:
     """Three trials, then up to five, against five in one go: the same proposals, values and prunings."""
     options: dict[str, Any] = {
-        "search": "tpe", "quiet": True, "lr": "1e-4..1e-1:log", "temperature": [0.1, 0.5], "epochs": 2, "batch_size": 16
+        "search": "tpe", "quiet": True, "lr": "1e-4..1e-1:log", "temperature": [0.1, 0.5], "epochs": 2,
+        "batch_size": 16
     }  # fmt: skip
     nf.sweep("simclr", data / "train.npz", tmp_path / "a", trials=3, **options)
     parts = nf.sweep("simclr", data / "train.npz", tmp_path / "a", trials=5, **options)
@@ -209,7 +211,8 @@ def test_resuming_a_search_equals_never_stopping(data: Path, tmp_path: Path) -> 
 
 
 def test_only_runs_below_the_median_are_pruned(tmp_path: Path) -> None:
-    """The median of the best probes of trials at epoch 2 decides; the first epoch and the first trials are never pruned."""
+    """The median of the best probes at epoch 2 decides; the first epoch and the first trials are never
+    pruned."""
     search = Search(space_of({"lr": "1e-4..1e-1"}), tmp_path, 20)
     earlier = [
         SearchTrial(number, {"lr": 0.01}, "done", value, {1: value, 2: value})
@@ -225,9 +228,11 @@ def test_only_runs_below_the_median_are_pruned(tmp_path: Path) -> None:
 
 
 def test_pruned_trials_stay_in_the_table_without_a_value(data: Path, tmp_path: Path) -> None:
-    """The decisions are computed again from the logs: the median over earlier finished trials, from the sixth trial on."""
+    """Decisions equal a recomputation from the logs: the median over earlier trials, from the sixth trial
+    on."""
     result = nf.sweep(
-        "supcon", data / "train.npz", tmp_path, search="random", trials=8, quiet=True, lr="1e-7..1e-1:log", epochs=2, batch_size=32
+        "supcon", data / "train.npz", tmp_path, search="random", trials=8, quiet=True, lr="1e-7..1e-1:log",
+        epochs=2, batch_size=32
     )  # fmt: skip
     finished_curves: list[dict[int, float]] = []
     for row in result.rows:
@@ -251,7 +256,8 @@ def test_pruned_trials_stay_in_the_table_without_a_value(data: Path, tmp_path: P
 
 
 def test_probes_use_the_validation_split(data: Path, tmp_path: Path) -> None:
-    """The last probe is the kNN accuracy on the validation split, and probing does not change the training."""
+    """The last probe is the kNN accuracy on the validation split, and probing does not change the
+    training."""
     fit, held_out = open_data(data / "train.npz").split(0.2, 0)
     probe_rows: list[dict[str, Any]] = []
     settings, _ = resolve_here("simclr", "table", None, {**QUICK, "held_out": 0.0}, located=locate(fit))

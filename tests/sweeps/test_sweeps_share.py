@@ -69,11 +69,11 @@ def wait_until(child: "subprocess.Popen[bytes]", out: Path, starts: int) -> None
 
 @pytest.mark.slow
 def test_a_killed_and_shared_sweep_ends_with_the_same_table(table: Path, tmp_path: Path) -> None:
-    """One sweep in this process; another is killed (SIGKILL) in its third cell and resumed by two processes at once.
+    """A sweep in this process equals one killed (SIGKILL) in its third cell and resumed by two processes at
+    once.
 
-    Files are compared bit by bit. In log.jsonl every cell is finished once; the killed one began twice, the others once; both processes
-    computed cells.
-    """
+    Files are compared bit by bit. In log.jsonl every cell is finished once; the killed one began twice, the
+    others once; both processes computed cells."""
     alone_out, killed_out = tmp_path / "whole", tmp_path / "cut"
     nf.sweep("simclr", table, out=alone_out, quiet=True, config={**AXES, **FIXED})
     killed = started(table, killed_out)

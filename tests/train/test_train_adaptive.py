@@ -1,4 +1,5 @@
-"""Adaptive schedules (Wu et al. 2021, App. E): walks of whole moves between two ends, in real runs too, and across stops."""
+"""Adaptive schedules (Wu et al. 2021, App. E): steps between two ends, in real runs and after
+interruptions."""
 
 import itertools
 from pathlib import Path
@@ -31,78 +32,76 @@ SMALL: dict[str, Any] = {
 }
 
 
-def place(schedule: Adaptive, walks: AdaptiveSchedules) -> float:
-    return schedule(Progress(0, 1, 1, dict(walks.moves)))
+def place(schedule: Adaptive, schedules: AdaptiveSchedules) -> float:
+    return schedule(Progress(0, 1, 1, dict(schedules.moves)))
 
 
 @given(scores=st.lists(st.floats(0, 1), max_size=40), moves=st.integers(1, 6))
 @settings(max_examples=100, deadline=None)
-def test_the_score_walk_is_a_count_of_rises_and_falls_kept_between_the_ends(
-    scores: list[float], moves: int
-) -> None:
+def test_the_score_schedule_counts_rises_and_falls_between_its_ends(scores: list[float], moves: int) -> None:
     schedule = nf.on_score(0.1, 0.9, moves)
-    walks = AdaptiveSchedules([schedule])
+    schedules = AdaptiveSchedules([schedule])
     at = 0
     for number, score in enumerate(scores):
-        walks.observe_score(score)
-        walks.observe_loss(1.0 / (number + 1))  # another kind of news
+        schedules.observe_score(score)
+        schedules.observe_loss(1.0 / (number + 1))  # another kind of news
         if number:
             at = max(0, at - 1) if score <= scores[number - 1] else min(moves, at + 1)
-        assert place(schedule, walks) == pytest.approx(0.1 + 0.8 * at / moves)
+        assert place(schedule, schedules) == pytest.approx(0.1 + 0.8 * at / moves)
 
 
 @given(losses=st.lists(st.floats(0, 10), min_size=1, max_size=60))
 @settings(max_examples=100, deadline=None)
-def test_the_loss_walk_compares_with_the_moving_average(losses: list[float]) -> None:
+def test_the_loss_schedule_compares_with_the_moving_average(losses: list[float]) -> None:
     schedule = nf.on_loss(0.0, 1.0, 5)
-    walks = AdaptiveSchedules([schedule])
+    schedules = AdaptiveSchedules([schedule])
     averages = list(
         itertools.accumulate(losses, lambda mean, loss: LOSS_MEMORY * mean + (1 - LOSS_MEMORY) * loss)
     )
     at = 0
-    for before, loss in zip([None, *averages], losses, strict=False):
-        walks.observe_loss(loss)
-        if before is not None:
-            at = min(5, at + 1) if loss < before else max(0, at - 1)
-    assert place(schedule, walks) == pytest.approx(at / 5)
+    for previous, loss in zip([None, *averages], losses, strict=False):
+        schedules.observe_loss(loss)
+        if previous is not None:
+            at = min(5, at + 1) if loss < previous else max(0, at - 1)
+    assert place(schedule, schedules) == pytest.approx(at / 5)
 
 
-def test_a_loss_that_is_not_finite_is_bad_news_and_forgotten() -> None:
+def test_a_non_finite_loss_counts_as_worse_and_is_forgotten() -> None:
     schedule = nf.on_loss(0.0, 1.0, 5)
-    walks = AdaptiveSchedules([schedule])
+    schedules = AdaptiveSchedules([schedule])
     for loss in (3.0, 2.0, 1.0, float("nan"), float("inf"), 0.5):
-        walks.observe_loss(loss)
-    assert place(schedule, walks) == pytest.approx(1 / 5)
+        schedules.observe_loss(loss)
+    assert place(schedule, schedules) == pytest.approx(1 / 5)
 
 
-def test_walks_go_on_from_their_state() -> None:
+def test_adaptive_schedules_continue_from_their_state() -> None:
     schedules = [nf.on_score(0, 1, 4), nf.on_loss(0, 1, 4), nf.linear(0, 1)]
     news = np.random.default_rng(0).random(20)
-    whole, first, second = (
+    uninterrupted, first, second = (
         AdaptiveSchedules(schedules),
         AdaptiveSchedules(schedules),
         AdaptiveSchedules(schedules),
     )
-    for walks, part in ((whole, news), (first, news[:9])):
+    for tracker, part in ((uninterrupted, news), (first, news[:9])):
         for number in part:
-            walks.observe_score(number)
-            walks.observe_loss(number)
+            tracker.observe_score(number)
+            tracker.observe_loss(number)
     second.restore(first.state())
     for number in news[9:]:
         second.observe_score(number)
         second.observe_loss(number)
-    assert second.state() == whole.state()
+    assert second.state() == uninterrupted.state()
 
 
 @pytest.mark.parametrize("edge", ["on_score(0,0.9,2)", "on_loss(0,0.9,8)"])
-def test_a_run_logs_what_its_edge_does_and_a_stopped_one_does_the_same(edge: str, tmp_path: Path) -> None:
+def test_a_run_logs_its_adaptive_edge_and_an_interrupted_one_does_the_same(edge: str, tmp_path: Path) -> None:
     images = open_data("digits").subset(np.arange(256))
-    chosen = {**SMALL, "selection.lower": edge}
-    pretrain("moco-ring", images, tmp_path / "whole", config=chosen, quiet=True)
+    settings = {**SMALL, "selection.lower": edge}
+    pretrain("moco-ring", images, tmp_path / "whole", config=settings, quiet=True)
     # a time limit of almost nothing stops after every step
     for _ in range(12):
         try:
-            pretrain("moco-ring", images, tmp_path / "parts", config=chosen, quiet=True, max_time=1e-6)
+            pretrain("moco-ring", images, tmp_path / "parts", config=settings, quiet=True, max_time=1e-6)
         except Stopped:
             continue
     states = [
@@ -114,74 +113,76 @@ def test_a_run_logs_what_its_edge_does_and_a_stopped_one_does_the_same(edge: str
     rows = read_metrics(tmp_path / "whole" / "metrics.jsonl")
     edges = [row["selection.lower"] for row in rows if row["kind"] == "train"]
     if edge.startswith("on_loss"):
-        walked = next(iter(states[0][1]["hooks"]["AdaptiveSchedules"]["moves"].values()))
+        moves = next(iter(states[0][1]["hooks"]["AdaptiveSchedules"]["moves"].values()))
         # the last row tells the edge of the last step, whose loss was heard after it: at most a move apart
         assert edges[-1] > 0.0
-        assert abs(edges[-1] / 0.9 * 8 - walked) < 1.001
+        assert abs(edges[-1] / 0.9 * 8 - moves) < 1.001
         assert edges[0] == 0.0
     else:
         # the last row is written before the last probe is taken
         scores = [row["knn_top1"] for row in rows if row["kind"] == "probe"][:-1]
         at = 0
-        for before, score in itertools.pairwise(scores):
-            at = min(2, at + 1) if score > before else max(0, at - 1)
+        for previous, score in itertools.pairwise(scores):
+            at = min(2, at + 1) if score > previous else max(0, at - 1)
         assert edges[-1] == pytest.approx(0.9 * at / 2)
 
 
-def test_a_schedule_without_anything_to_hear_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_schedule_without_a_signal_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     unlabelled = np.random.default_rng(0).integers(0, 256, (128, 8, 8), dtype=np.uint8)
-    chosen = {**SMALL, "selection.lower": "on_score(0,0.9)"}
+    settings = {**SMALL, "selection.lower": "on_score(0,0.9)"}
     with pytest.raises(
         UserError, match=r"selection\.lower=on_score\(0\.0,0\.9,10\.0\) follows the kNN probe .* no labels"
     ):
-        pretrain("moco-ring", unlabelled, tmp_path / "a", config=chosen, quiet=True)
+        pretrain("moco-ring", unlabelled, tmp_path / "a", config=settings, quiet=True)
     assert not (tmp_path / "a" / "config.yaml").exists()
     with pytest.raises(UserError, match="probe_every is 0"):
-        pretrain("moco-ring", "digits", tmp_path / "b", config={**chosen, "probe_every": 0}, quiet=True)
+        pretrain("moco-ring", "digits", tmp_path / "b", config={**settings, "probe_every": 0}, quiet=True)
 
 
-def test_probing_at_other_times_is_another_run_when_a_schedule_listens(tmp_path: Path) -> None:
+def test_other_probe_times_are_another_run_for_an_adaptive_schedule(tmp_path: Path) -> None:
     images = open_data("digits").subset(np.arange(256))
-    chosen = {**SMALL, "epochs": 1, "selection.lower": "on_score(0,0.9)"}
-    pretrain("moco-ring", images, tmp_path, config=chosen, quiet=True)
+    settings = {**SMALL, "epochs": 1, "selection.lower": "on_score(0,0.9)"}
+    pretrain("moco-ring", images, tmp_path, config=settings, quiet=True)
     with pytest.raises(UserError, match="probe_every"):
-        pretrain("moco-ring", images, tmp_path, config={**chosen, "probe_every": 0.5}, quiet=True)
+        pretrain("moco-ring", images, tmp_path, config={**settings, "probe_every": 0.5}, quiet=True)
 
 
-def test_a_run_with_a_plateau_stops_goes_on_and_is_evaluated(tmp_path: Path) -> None:
+def test_a_run_with_a_plateau_resumes_and_is_evaluated(tmp_path: Path) -> None:
     images = open_data("digits").subset(np.arange(128))
-    chosen = {**SMALL, "lr": "plateau(0.001,0.1,1,2)"}
-    whole = pretrain("moco", images, tmp_path / "whole", config=chosen, quiet=True)
+    settings = {**SMALL, "lr": "plateau(0.001,0.1,1,2)"}
+    uninterrupted = pretrain("moco", images, tmp_path / "whole", config=settings, quiet=True)
     with pytest.raises(Stopped):
-        pretrain("moco", images, tmp_path / "parts", config=chosen, quiet=True, max_time=1e-6)
-    parts = pretrain("moco", images, tmp_path / "parts", config=chosen, quiet=True)
-    states = [checkpoints.load(checkpoints.newest(run.path / "ckpt") or Path()) for run in (whole, parts)]
+        pretrain("moco", images, tmp_path / "parts", config=settings, quiet=True, max_time=1e-6)
+    parts = pretrain("moco", images, tmp_path / "parts", config=settings, quiet=True)
+    states = [
+        checkpoints.load(checkpoints.newest(run.path / "ckpt") or Path()) for run in (uninterrupted, parts)
+    ]
     assert states[0][1]["hooks"]["AdaptiveSchedules"] == states[1][1]["hooks"]["AdaptiveSchedules"]
     assert all(torch.equal(tensor, states[1][0][name]) for name, tensor in states[0][0].items())
-    assert nf.Run.open(whole.path).encoder() is not None
+    assert nf.Run.open(uninterrupted.path).encoder() is not None
 
 
-def test_a_plateau_drops_after_so_many_epochs_without_a_lower_loss() -> None:
+def test_a_plateau_drops_after_its_epochs_without_a_lower_loss() -> None:
     """Two steps an epoch, patience 2, two drops at most; means of epochs: 3, 2, 2, 2, 2.5, 1, 2, 2, 2, 2."""
     schedule = nf.plateau(0.5, 0.1, 2, 2)
-    walks, found = AdaptiveSchedules([schedule], 2), []
+    schedules, rates = AdaptiveSchedules([schedule], 2), []
     for mean in (3, 2, 2, 2, 2.5, 1, 2, 2, 2, 2):
         for loss in (mean - 0.5, mean + 0.5):
-            walks.observe_loss(loss)
+            schedules.observe_loss(loss)
             restored = AdaptiveSchedules([schedule], 2)
-            restored.restore(walks.state())  # in the midst of an epoch too
-            walks = restored
-        found.append(walks.moves[schedule.written()])
-    assert found == [0, 0, 0, 1, 1, 1, 1, 2, 2, 2]
+            restored.restore(schedules.state())  # in the midst of an epoch too
+            schedules = restored
+        rates.append(schedules.moves[schedule.written()])
+    assert rates == [0, 0, 0, 1, 1, 1, 1, 2, 2, 2]
     for loss in (
         float("nan"),
         2.0,
         float("inf"),
         float("nan"),
     ):  # an epoch's mean is of its finite losses, if there are any
-        walks.observe_loss(loss)
-    assert all(np.isfinite(value) for value in walks.state()["previous"].values())
-    rate = schedule(Progress(adaptive_moves=walks.moves))
+        schedules.observe_loss(loss)
+    assert all(np.isfinite(value) for value in schedules.state()["previous"].values())
+    rate = schedule(Progress(adaptive_moves=schedules.moves))
     assert rate == pytest.approx(0.005)
     assert parse_value(schedule.written()) == schedule
     assert schedule.ends()[1] == pytest.approx(0.005)

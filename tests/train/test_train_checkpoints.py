@@ -200,14 +200,14 @@ def test_a_flip_in_any_byte_is_detected(pair: tuple[Path, Path]) -> None:
 def test_two_hundred_random_flips_fall_back_to_the_one_before(tmp_path: Path) -> None:
     rng = random.Random(0)
     tensors = {f"layer{i}.weight": torch.randn(64, 64) for i in range(4)}
-    before, last = (save(tmp_path, step, tensors, {"losses": [0.1 * step] * 50}) for step in (1, 2))
+    previous, last = (save(tmp_path, step, tensors, {"losses": [0.1 * step] * 50}) for step in (1, 2))
     for _ in range(200):
         file = last / rng.choice([checkpoints.STATE, checkpoints.FACTS, checkpoints.MANIFEST])
         data = file.read_bytes()
         flipped = bytearray(data)
         flipped[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         file.write_bytes(flipped)
-        expect_damaged((before, last))
+        expect_damaged((previous, last))
         file.write_bytes(data)
     assert newest(tmp_path) == last
 
@@ -256,8 +256,8 @@ def test_a_manifest_of_another_format_or_another_shape_is_refused(pair: tuple[Pa
         rewritten(pair[1], change)
         expect_damaged(pair)
         (pair[1] / checkpoints.MANIFEST).write_bytes(intact)
-    for other in (b"[]", b"[" * 100_000, b"1" * 5000, b'{"body": {}, "sha256": []}', b"\xff"):
-        (pair[1] / checkpoints.MANIFEST).write_bytes(other)
+    for content in (b"[]", b"[" * 100_000, b"1" * 5000, b'{"body": {}, "sha256": []}', b"\xff"):
+        (pair[1] / checkpoints.MANIFEST).write_bytes(content)
         expect_damaged(pair)
     (pair[1] / checkpoints.MANIFEST).write_bytes(intact)
     assert valid(pair[1])
@@ -265,13 +265,13 @@ def test_a_manifest_of_another_format_or_another_shape_is_refused(pair: tuple[Pa
 
 # ------------------------------------------------------------------------------------ nothing executes
 
-FOUND: list[str] = []  # classes that an unpickler asked for, in this process
+UNPICKLED: list[str] = []  # classes that an unpickler looked up in this process
 WATCHING: list[None] = []
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "pickle.find_class":
-        FOUND.append(f"{arguments[0]}.{arguments[1]}")
+        UNPICKLED.append(f"{arguments[0]}.{arguments[1]}")
 
 
 class Malice:
@@ -291,7 +291,7 @@ def test_loading_never_unpickles(pair: tuple[Path, Path], tmp_path: Path) -> Non
     archive = tmp_path / "archive.pt"
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("archive/data.pkl", malicious)
-    FOUND.clear()
+    UNPICKLED.clear()
     load(pair[0])
     for name in (checkpoints.STATE, checkpoints.FACTS):
         original = (pair[1] / name).read_bytes()
@@ -302,10 +302,10 @@ def test_loading_never_unpickles(pair: tuple[Path, Path], tmp_path: Path) -> Non
             rewritten(pair[1], lambda body, at=name, new=promise: body["files"].update({at: new}))  # type: ignore[misc]
             expect_damaged(pair)
         (pair[1] / name).write_bytes(original)
-    assert not FOUND
+    assert not UNPICKLED
     assert not evidence.exists()
     pickle.loads(malicious)  # the trap works, and the hook sees it
-    assert FOUND
+    assert UNPICKLED
     assert evidence.exists()
 
 
@@ -379,19 +379,19 @@ class Nursery:
         )
 
     def live(self, patience: float | None = None, **order: Any) -> list[str]:
-        """What a life said, ended by kill -9 after `patience` seconds if it is given."""
+        """The output of a process, ended by kill -9 after `patience` seconds if given."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         print(json.dumps(order), file=self.process.stdin, flush=True)
-        said: list[str] = []
+        lines: list[str] = []
         for line in self.process.stdout:
-            said.append(line.strip())
+            lines.append(line.strip())
             if line.startswith("child") and patience is not None:
                 time.sleep(patience)
                 os.kill(int(line.split()[1]), signal.SIGKILL)
             if line.startswith("over"):
-                return said
-        raise AssertionError(f"the nursery died: {said}")
+                return lines
+        raise AssertionError(f"the nursery died: {lines}")
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -408,8 +408,8 @@ def nursery() -> Iterator[Nursery]:
     nursery.close()
 
 
-def confirmed(said: list[str]) -> int:
-    return max((int(line.split()[1]) for line in said if line.startswith("saved")), default=-1)
+def confirmed(lines: list[str]) -> int:
+    return max((int(line.split()[1]) for line in lines if line.startswith("saved")), default=-1)
 
 
 def step_of(folder: Path) -> int:
@@ -427,31 +427,31 @@ def test_kill_9_at_random_moments_loses_nothing_that_was_confirmed(nursery: Nurs
     rng = random.Random(1)
     last, interrupted = -1, 0
     for _ in range(40):
-        said = nursery.live(rng.uniform(0, 0.12), folder=str(tmp_path), step=last + 1, forever=True)
-        assert said[-1] == f"over {int(signal.SIGKILL)}"
-        last = max(last, confirmed(said))
+        lines = nursery.live(rng.uniform(0, 0.12), folder=str(tmp_path), step=last + 1, forever=True)
+        assert lines[-1] == f"over {int(signal.SIGKILL)}"
+        last = max(last, confirmed(lines))
         interrupted += any(name.startswith(".") for name in names(tmp_path))
-        found = step_of(tmp_path)
-        assert found in (last, last + 1)  # the last one may have been renamed but not yet announced
-        last = found
+        step = step_of(tmp_path)
+        assert step in (last, last + 1)  # the last one may have been renamed but not yet announced
+        last = step
     assert interrupted  # the kills did hit saves
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["a new step", "the same step again"])
-def test_kill_9_before_every_single_file_operation(nursery: Nursery, tmp_path: Path, again: bool) -> None:
+@pytest.mark.parametrize("overwrite", [False, True], ids=["a new step", "the same step overwrite"])
+def test_kill_9_before_every_single_file_operation(nursery: Nursery, tmp_path: Path, overwrite: bool) -> None:
     for step in (1, 2):
         nursery.live(folder=str(tmp_path / "before"), step=step)
     for moment in range(100):
         folder = shutil.copytree(tmp_path / "before", tmp_path / str(moment))
-        said = nursery.live(folder=str(folder), step=2 if again else 3, moment=moment)
-        assert step_of(folder) >= max(2, confirmed(said))
+        lines = nursery.live(folder=str(folder), step=2 if overwrite else 3, moment=moment)
+        assert step_of(folder) >= max(2, confirmed(lines))
         if moment % 4 == 0:
             assert newest(folder) != save_small(folder, 4)
             assert names(folder)[-1] == "step-00000004"
             assert len(names(folder)) == 2  # nothing the dead process left is still there
-        if said[-1] == "over 0":
+        if lines[-1] == "over 0":
             break
-        assert said[-1] == f"over {int(signal.SIGKILL)}"
+        assert lines[-1] == f"over {int(signal.SIGKILL)}"
     assert 12 < moment < 99  # every operation of a whole save was a moment to die
 
 
@@ -460,9 +460,9 @@ def test_a_file_that_may_not_grow_is_one_sentence_and_leaves_the_last_one(
 ) -> None:
     nursery.live(folder=str(tmp_path), step=1)
     for limit in (0, 100, 300):
-        said = nursery.live(folder=str(tmp_path), step=2, limit=limit)
-        assert said[-1] == "over 0"
-        (sentence,) = (line for line in said if line.startswith("refused"))
+        lines = nursery.live(folder=str(tmp_path), step=2, limit=limit)
+        assert lines[-1] == "over 0"
+        (sentence,) = (line for line in lines if line.startswith("refused"))
         assert str(tmp_path) in sentence
         assert "step 2 could not be written (no space left)" in sentence
         assert "the checkpoint of step 1 is intact" in sentence

@@ -1,4 +1,4 @@
-"""BYOL stays alive; without its predictor, or without its stopped gradient, it collapses and the monitor says so."""
+"""BYOL stays alive; without its predictor or its stopped gradient it collapses, and the monitor warns."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ CONFIG: dict[str, Any] = {
     ],
     ids=["byol", "no predictor", "no stop-gradient", "simsiam"],
 )
-def test_the_monitor_tells_a_living_method_from_a_collapsed_one(
+def test_the_monitor_separates_living_methods_from_collapsed_ones(
     encoders: dict[str, Any], collapses: bool, tmp_path: Path
 ) -> None:
     run = pretrain("byol", "digits", tmp_path, quiet=True, config={**CONFIG, "encoders": encoders})

@@ -1,5 +1,5 @@
-"""Recipes with priors, weights, labels, neighbours and learnt numbers in real runs: two epochs end finite, and a run that was stopped
-ends as one that was not."""
+"""Recipes with priors, weights, labels, neighbours and learnt numbers in real runs: two epochs end finite,
+and a run that was stopped ends as one that was not."""
 
 import math
 import shutil
@@ -56,8 +56,8 @@ def state(out: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("recipe", RUNS)
 def test_two_epochs_on_digits_end_finite_and_resume_bit_equal(recipe: str, tmp_path: Path) -> None:
-    whole = run(recipe, tmp_path / "whole")
-    rows = [row for row in whole.metrics if row["kind"] == "train"]
+    uninterrupted = run(recipe, tmp_path / "whole")
+    rows = [row for row in uninterrupted.metrics if row["kind"] == "train"]
     assert rows[-1]["step"] == 8
     assert all(math.isfinite(row["loss"]) for row in rows)
     assert ("prior" in rows[-1]) == (recipe in ("dcl", "vicreg", "sigreg"))
@@ -71,18 +71,18 @@ def test_two_epochs_on_digits_end_finite_and_resume_bit_equal(recipe: str, tmp_p
         if int(saved.name.removeprefix("step-")) > 3:
             shutil.rmtree(saved)
     run(recipe, cut)
-    found = state(cut)
-    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+    resumed = state(cut)
+    assert [name for name in expected if not torch.equal(expected[name], resumed[name])] == []
 
 
 def test_a_learnt_temperature_is_logged_and_moves(tmp_path: Path) -> None:
-    found = [
+    temperatures = [
         row["critic.temperature"]
         for row in run("moco-v3", tmp_path, lr=0.05).metrics
         if row["kind"] == "train"
     ]
-    assert abs(found[0] - 0.2) < 0.05
-    assert found[-1] != found[0]
+    assert abs(temperatures[0] - 0.2) < 0.05
+    assert temperatures[-1] != temperatures[0]
 
 
 @pytest.mark.parametrize("recipe", ["supcon", "supcon-cave"])
@@ -114,8 +114,8 @@ def test_labels_are_used(tmp_path: Path) -> None:
     assert not torch.equal(states[0][weight], states[1][weight])
 
 
-def test_a_method_of_ones_own_with_labels_weights_and_a_prior(tmp_path: Path) -> None:
-    """Labels are told to a selection inside a chain; opened with the same object, the run is what was trained."""
+def test_a_custom_method_with_labels_weights_and_a_prior(tmp_path: Path) -> None:
+    """Labels reach a selection inside a chain; opened with the same object, the run is the trained one."""
     images = open_data("digits").subset(range(256))
     torch.manual_seed(0)
     method = nf.Method(
@@ -129,9 +129,9 @@ def test_a_method_of_ones_own_with_labels_weights_and_a_prior(tmp_path: Path) ->
     small = {key: SMALL[key] for key in ("batch_size", "epochs", "probe_every", "workers", "image_size")}
     run = nf.pretrain(method, images, tmp_path, quiet=True, config=small)
     assert run.settings.prior["name"] == "sigreg"
-    again = nf.Run.open(tmp_path, method=method).method()
+    reopened = nf.Run.open(tmp_path, method=method).method()
     labels = torch.from_numpy(images.labels)
-    told = again.selections[0]
-    assert isinstance(told, nf.Labelled)
-    assert torch.equal(told.ids, labels)
-    assert again.learnt()["critic.temperature"] != method.learnt()["critic.temperature"]
+    first_selection = reopened.selections[0]
+    assert isinstance(first_selection, nf.Labelled)
+    assert torch.equal(first_selection.ids, labels)
+    assert reopened.learnt()["critic.temperature"] != method.learnt()["critic.temperature"]

@@ -1,4 +1,4 @@
-"""A run that is no longer finite: it never ends as a success, and never costs the state from which it could go on."""
+"""A run that is no longer finite never ends as a success and never loses the state to resume from."""
 
 import subprocess
 import sys
@@ -52,8 +52,8 @@ def rewritten(run: Run, step: int, change: Any) -> None:
     checkpoints.save(run.path / "ckpt", step, changed, {**facts, "step": step}, keep=3)
 
 
-def test_a_run_that_ends_in_nan_is_no_success_and_keeps_its_good_state(tmp_path: Path) -> None:
-    """The issue's first example: the last save used to push out the only sound one (keep=1), with exit code 0."""
+def test_a_run_that_ends_in_nan_fails_and_keeps_its_finite_state(tmp_path: Path) -> None:
+    """The last save once removed the only finite checkpoint (keep=1), with exit code 0."""
     out = tmp_path / "run"
     words = [
         "pretrain",
@@ -66,20 +66,20 @@ def test_a_run_that_ends_in_nan_is_no_success_and_keeps_its_good_state(tmp_path:
         "epochs=10",
     ]
     words += ["optimizer=sgd", "keep=1", "checkpoint_every=20", "probe_every=0", "held_out=0"]
-    done = nearfar(*words, "lr=steps(0.002,1e25,9.4)")
-    assert done.returncode == 2, done.stderr
-    assert "trained for" not in done.stdout
-    said = done.stderr.splitlines()[-1]
-    assert "Training ended without finite steps: the last " in said
-    assert "the checkpoint of step 60 is kept" in said
+    process = nearfar(*words, "lr=steps(0.002,1e25,9.4)")
+    assert process.returncode == 2, process.stderr
+    assert "trained for" not in process.stdout
+    message = process.stderr.splitlines()[-1]
+    assert "Training ended without finite steps: the last " in message
+    assert "the checkpoint of step 60 is kept" in message
     assert checkpoints.newest_step(out / "ckpt") == 60
     assert checkpoints.not_finite(tensors_of(out)) is None
-    again = nearfar(*words, "lr=0.002", "--allow-change")  # as the sentence advises
-    assert again.returncode == 0, again.stderr
-    assert "resuming from step 60" in again.stderr
+    resumed = nearfar(*words, "lr=0.002", "--allow-change")  # as the sentence advises
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming from step 60" in resumed.stderr
 
 
-def test_a_run_without_a_single_step_is_no_success_and_nothing_is_learned(tmp_path: Path) -> None:
+def test_a_run_without_a_single_step_fails_and_cannot_be_evaluated(tmp_path: Path) -> None:
     """The issue's second example: evaluation showed the untrained encoder's 88 % as learned."""
     out = tmp_path / "run"
     words = [
@@ -90,18 +90,18 @@ def test_a_run_without_a_single_step_is_no_success_and_nothing_is_learned(tmp_pa
         "temperature=1e-40",
         "held_out=0",
     ]
-    done = nearfar("pretrain", "simclr", "digits", "--out", out, *words)
-    assert done.returncode == 2, done.stderr
-    assert "the last 9 of 9 changed nothing" in done.stderr
-    assert "lr is not the cause" in done.stderr
-    judged = nearfar("evaluate", out, "--protocol", "knn")
-    assert judged.returncode == 2
-    assert "has no trained checkpoint yet" in judged.stderr
+    process = nearfar("pretrain", "simclr", "digits", "--out", out, *words)
+    assert process.returncode == 2, process.stderr
+    assert "the last 9 of 9 changed nothing" in process.stderr
+    assert "lr is not the cause" in process.stderr
+    evaluation = nearfar("evaluate", out, "--protocol", "knn")
+    assert evaluation.returncode == 2
+    assert "has no trained checkpoint yet" in evaluation.stderr
     assert not (out / "evaluation.json").exists()
 
 
-def test_the_state_that_an_exploding_step_leaves_is_not_saved(tmp_path: Path) -> None:
-    """The issue's third: its weights are finite, but nothing that is computed with them; so a lower lr did not help."""
+def test_the_state_after_an_exploding_step_is_not_saved(tmp_path: Path) -> None:
+    """Weights are finite, but everything computed with them is not; so a lower lr did not help."""
     with pytest.raises(UserError, match=r"ended without finite steps: .* the checkpoint of step 4 is kept"):
         pretrain("simclr", "digits", tmp_path, quiet=True, config=EXPLODING)
     dumped = checkpoints.load(next((tmp_path / "diverged").iterdir()))[0]
@@ -114,7 +114,7 @@ def test_the_state_that_an_exploding_step_leaves_is_not_saved(tmp_path: Path) ->
     assert all(row["loss"] is not None for row in run.metrics if row["kind"] == "train")
 
 
-def test_a_last_step_that_explodes_is_seen(tmp_path: Path) -> None:
+def test_a_last_step_that_explodes_is_detected(tmp_path: Path) -> None:
     config = {**EXPLODING, "lr": "steps(0.002,1e25,0.8)"}  # 0.8 of 7 steps: the seventh alone
     with pytest.raises(UserError, match=r"diverged at its last step, 7: .* the checkpoint of step 6 is kept"):
         pretrain("simclr", "digits", tmp_path, quiet=True, config=config)
@@ -125,18 +125,18 @@ def test_embed_refuses_features_that_are_not_finite(tmp_path: Path) -> None:
     run = pretrain("simclr", "digits", tmp_path / "run", quiet=True, config=SMALL)
     rewritten(run, 8, lambda weight: torch.full_like(weight, 3e38))
     out = tmp_path / "features.parquet"
-    done = nearfar("embed", run.path, "digits", "--out", out)
-    assert done.returncode == 2
-    assert "the features of 1797 of 1797 items of digits are not finite" in done.stderr
+    process = nearfar("embed", run.path, "digits", "--out", out)
+    assert process.returncode == 2
+    assert "the features of 1797 of 1797 items of digits are not finite" in process.stderr
     assert not out.exists()
-    judged = nearfar("evaluate", run.path, "--protocol", "knn")
-    assert judged.returncode == 2
-    assert "are not finite" in judged.stderr
+    evaluation = nearfar("evaluate", run.path, "--protocol", "knn")
+    assert evaluation.returncode == 2
+    assert "are not finite" in evaluation.stderr
     assert not (run.path / "evaluation.json").exists()
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
-def test_the_newest_finite_checkpoint_counts(number: float, tmp_path: Path) -> None:
+def test_the_newest_finite_checkpoint_is_used(number: float, tmp_path: Path) -> None:
     config = {**SMALL, "checkpoint_every": 4}
     run = pretrain("simclr", "digits", tmp_path, quiet=True, config=config)
     expected = tensors_of(tmp_path)
@@ -149,7 +149,7 @@ def test_the_newest_finite_checkpoint_counts(number: float, tmp_path: Path) -> N
     assert all(torch.equal(expected[name], value) for name, value in tensors_of(tmp_path).items())
 
 
-def test_checkpoints_without_a_finite_one_are_no_reason_to_start_over(tmp_path: Path) -> None:
+def test_without_a_finite_checkpoint_a_run_does_not_start_over(tmp_path: Path) -> None:
     run = pretrain("simclr", "digits", tmp_path, quiet=True, config={**SMALL, "keep": 1})
     rewritten(run, 8, lambda weight: weight * torch.nan)
     (tmp_path / "ckpt" / "step-00000007").rename(tmp_path / "elsewhere")
@@ -157,11 +157,12 @@ def test_checkpoints_without_a_finite_one_are_no_reason_to_start_over(tmp_path: 
         pretrain("simclr", "digits", tmp_path, quiet=True, config={**SMALL, "keep": 1})
 
 
-def test_a_stop_amid_steps_that_are_not_finite_saves_nothing_and_says_so(tmp_path: Path) -> None:
+def test_a_stop_during_non_finite_steps_saves_nothing_and_reports_it(tmp_path: Path) -> None:
     config = {**SMALL, "temperature": 1e-40, "max_time": 1e-3}
     with pytest.raises(
         Stopped,
-        match=r"at step 1 of 7; training cannot continue from the current state, so it was not saved; .* resumes from step 0",
+        match=r"at step 1 of 7; training cannot continue from the current state, so it was not saved; .* "
+        "resumes from step 0",
     ):
         pretrain("simclr", "digits", tmp_path, quiet=True, config=config)
     assert checkpoints.newest_step(tmp_path / "ckpt") == 0
@@ -171,17 +172,17 @@ def test_a_stop_amid_steps_that_are_not_finite_saves_nothing_and_says_so(tmp_pat
     ("recipe", "change"),
     [("moco", {"negatives": {"size": 512}, "encoders": {"dropout": 0.2}}), ("instdisc", {"bound": "dv"})],
 )
-def test_looking_before_saving_changes_nothing(recipe: str, change: dict[str, Any], tmp_path: Path) -> None:
-    """Saving at every step and at none but the last end in the same bits, drawn negatives and dropout included. The
-    running mean of dv begins at minus infinity, which is no reason not to save."""
+def test_checking_before_saving_changes_nothing(recipe: str, change: dict[str, Any], tmp_path: Path) -> None:
+    """Saving at every step and only at the last end in the same bits, sampled negatives and dropout included.
+    The running mean of dv begins at minus infinity, which does not prevent saving."""
     for name, every in (("often", 1), ("once", 1000)):
         config = {**SMALL, **change, "checkpoint_every": every}
         pretrain(recipe, "digits", tmp_path / name, quiet=True, config=config)
-    often, once = tensors_of(tmp_path / "often"), tensors_of(tmp_path / "once")
-    assert [name for name in once if not torch.equal(once[name], often[name])] == []
+    often, final = tensors_of(tmp_path / "often"), tensors_of(tmp_path / "once")
+    assert [name for name in final if not torch.equal(final[name], often[name])] == []
 
 
-def test_a_probe_of_exploded_weights_is_left_out(tmp_path: Path) -> None:
+def test_a_probe_of_exploded_weights_is_skipped(tmp_path: Path) -> None:
     config = {**EXPLODING, "probe_every": 1.0}
     with pytest.raises(UserError, match="ended without finite steps"):
         pretrain("simclr", "digits", tmp_path, quiet=True, config=config)
@@ -190,7 +191,7 @@ def test_a_probe_of_exploded_weights_is_left_out(tmp_path: Path) -> None:
     assert any("the probe was skipped" in row["message"] for row in rows if row["kind"] == "event")
 
 
-def test_features_in_a_cache_must_be_finite_too(tmp_path: Path) -> None:
+def test_cached_features_must_be_finite(tmp_path: Path) -> None:
     class Broken(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return torch.where(torch.arange(len(x)) < 3, torch.nan, 1.0)[:, None]
@@ -199,12 +200,12 @@ def test_features_in_a_cache_must_be_finite_too(tmp_path: Path) -> None:
     with pytest.raises(NotFinite, match="the features of 3 of 20 items"):
         features(Broken(), digits, PlainImages(8, [0.5] * digits.channels, [0.5] * digits.channels))
     cached_features(tmp_path, "key", lambda: torch.full((2, 3), torch.nan))
-    fresh = torch.ones(2, 3)
-    assert torch.equal(cached_features(tmp_path, "key", lambda: fresh), fresh)
+    vectors = torch.ones(2, 3)
+    assert torch.equal(cached_features(tmp_path, "key", lambda: vectors), vectors)
 
 
-def test_cmc_may_keep_its_first_network_alone(tmp_path: Path) -> None:
-    """The kept network sees luminance, the plain view shows all three channels: its own are taken out of them."""
+def test_cmc_may_keep_only_its_first_network(tmp_path: Path) -> None:
+    """The saved network reads luminance, the plain view has three channels: its channel is selected."""
     glyphs, data, out = open_data("glyphs"), tmp_path / "glyphs.npz", tmp_path / "run"
     rows = np.arange(300)
     np.savez(data, images=glyphs.load(rows).data, labels=np.asarray(glyphs.labels)[rows])

@@ -1,4 +1,4 @@
-"""A run folder that somebody made: whatever is in it, one sentence or a result, never a traceback, never more memory than it has bytes."""
+"""An untrusted run folder gives one sentence or a result, never a traceback or more memory than its bytes."""
 
 import copy
 import json
@@ -77,25 +77,25 @@ def nodes(tree: Any) -> Iterator[tuple[Any, Any]]:
         yield from nodes(value)
 
 
-def forged(run: Run, tensors: dict[str, torch.Tensor], told: dict[str, Any], path: Path) -> Run:
+def forged(run: Run, tensors: dict[str, torch.Tensor], facts: dict[str, Any], path: Path) -> Run:
     """The run with another checkpoint, complete and hashed."""
-    checkpoints.save(path / "ckpt", 2, tensors, told, keep=1)
+    checkpoints.save(path / "ckpt", 2, tensors, facts, keep=1)
     (path / "config.yaml").write_bytes((run.path / "config.yaml").read_bytes())
     return Run.open(path)
 
 
-def test_facts_that_make_no_sense_get_a_sentence(run: Run, tmp_path: Path) -> None:
+def test_invalid_facts_get_a_sentence(run: Run, tmp_path: Path) -> None:
     """With a manifest that fits them: 53 of 242 used to end in a traceback."""
-    tensors, told = checkpoints.load(run.checkpoint)
+    tensors, facts = checkpoints.load(run.checkpoint)
     rng, sentences = random.Random(0), []
     pixels = open_data("digits").load(np.arange(2))
     for number in range(80):
-        other = forged(run, tensors, changed(told, rng), tmp_path / str(number))
+        forged_run = forged(run, tensors, changed(facts, rng), tmp_path / str(number))
         try:
-            other.method()
-            other.plain_view()(pixels, 0, 0, np.arange(2))
-            other.views()
-            other.certificate()
+            forged_run.method()
+            forged_run.plain_view()(pixels, 0, 0, np.arange(2))
+            forged_run.views()
+            forged_run.certificate()
         except UserError as problem:
             sentences.append(str(problem))
     assert len(sentences) > 30
@@ -103,34 +103,34 @@ def test_facts_that_make_no_sense_get_a_sentence(run: Run, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("channels", [2**40, 10**19, 10**30])
-def test_numbers_that_no_data_have_get_a_sentence(channels: int, run: Run, tmp_path: Path) -> None:
-    """Beyond 64 bits torch ends in an error of its own; below, in memory that nobody has."""
-    tensors, told = checkpoints.load(run.checkpoint)
+def test_impossible_numbers_get_a_sentence(channels: int, run: Run, tmp_path: Path) -> None:
+    """Beyond 64 bits torch raises its own error; below, it would allocate too much."""
+    tensors, facts = checkpoints.load(run.checkpoint)
     with pytest.raises(UserError):
-        forged(run, tensors, {**told, "data": {**told["data"], "channels": channels}}, tmp_path).method()
+        forged(run, tensors, {**facts, "data": {**facts["data"], "channels": channels}}, tmp_path).method()
 
 
 @pytest.mark.parametrize("kind", [torch.int64, torch.float64, torch.float16])
-def test_weights_of_another_kind_of_number_are_refused(kind: torch.dtype, run: Run, tmp_path: Path) -> None:
+def test_weights_of_another_dtype_are_refused(kind: torch.dtype, run: Run, tmp_path: Path) -> None:
     """Integers were loaded in silence, as zeros and ones."""
-    tensors, told = checkpoints.load(run.checkpoint)
+    tensors, facts = checkpoints.load(run.checkpoint)
     name = "method/encoders.network.backbone.conv1.weight"
     with pytest.raises(UserError, match="does not hold the tensors that its settings describe"):
-        forged(run, {**tensors, name: tensors[name].to(kind)}, told, tmp_path).encoder()
+        forged(run, {**tensors, name: tensors[name].to(kind)}, facts, tmp_path).encoder()
 
 
 def test_settings_of_a_network_beyond_memory_are_refused_before_it_is_built(run: Run, tmp_path: Path) -> None:
     """65536 x 65536 numbers are 16 GiB: the checkpoint has not got them."""
-    tensors, told = checkpoints.load(run.checkpoint)
-    other = forged(run, tensors, told, tmp_path)
+    tensors, facts = checkpoints.load(run.checkpoint)
+    forged_run = forged(run, tensors, facts, tmp_path)
     text = (tmp_path / "config.yaml").read_text()
     changes = {"hidden: 512": "hidden: 65536", "dim: 128": "dim: 65536"}
-    for before, now in changes.items():
-        assert before in text
-        text = text.replace(before, now)
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
     (tmp_path / "config.yaml").write_text(text)
-    other = Run.open(tmp_path)
-    for build in (other.method, other.certificate, other.untrained):
+    forged_run = Run.open(tmp_path)
+    for build in (forged_run.method, forged_run.certificate, forged_run.untrained):
         with pytest.raises(UserError, match="does not hold the tensors that its settings describe"):
             build()
 
@@ -138,20 +138,22 @@ def test_settings_of_a_network_beyond_memory_are_refused_before_it_is_built(run:
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
 def test_every_method_is_described_without_memory(recipe: str) -> None:
     """What is built on torch's meta device has the names, sizes and kinds of what is built in memory."""
-    asked = resolve(recipe, "x")
-    small = {"backbone": asked.modality.networks.smallest} if asked.backbone.startswith("resnet") else {}
+    resolved = resolve(recipe, "x")
+    small = (
+        {"backbone": resolved.modality.networks.smallest} if resolved.backbone.startswith("resnet") else {}
+    )
     settings = resolve(recipe, "x", small)
-    known = settings.modality.reader.example_description(50).labelled(7)
+    description = settings.modality.reader.example_description(50).labelled(7)
     with torch.device("meta"):
-        described = fresh_method(settings, known)
-    method = fresh_method(settings, known)
+        described = fresh_method(settings, description)
+    method = fresh_method(settings, description)
     assert facts.fits(described, method.state_dict())
     assert described.state_dict().keys() == method.state_dict().keys()
 
 
 @pytest.mark.parametrize("change", ["dtype", "missing", "strange"])
-def test_an_optimisers_state_that_makes_no_sense_is_refused(change: str, run: Run, tmp_path: Path) -> None:
-    tensors, told = checkpoints.load(run.checkpoint)
+def test_an_invalid_optimiser_state_is_refused(change: str, run: Run, tmp_path: Path) -> None:
+    tensors, facts = checkpoints.load(run.checkpoint)
     name = next(name for name in tensors if name.startswith("optimizer/exp_avg/"))
     if change == "dtype":
         tensors = {**tensors, name: tensors[name].to(torch.int32)}
@@ -159,15 +161,15 @@ def test_an_optimisers_state_that_makes_no_sense_is_refused(change: str, run: Ru
         tensors = {key: value for key, value in tensors.items() if key != name}
     else:
         tensors = {**tensors, name.replace("exp_avg", "other"): tensors[name]}
-    forged(run, tensors, {**told, "step": 1}, tmp_path)
+    forged(run, tensors, {**facts, "step": 1}, tmp_path)
     (tmp_path / "ckpt" / "step-00000002").rename(tmp_path / "gone")
-    checkpoints.save(tmp_path / "ckpt", 1, tensors, {**told, "step": 1})
+    checkpoints.save(tmp_path / "ckpt", 1, tensors, {**facts, "step": 1})
     digits = open_data("digits").subset(np.arange(300))
     with pytest.raises(UserError, match=r"optimiser state|does not fit"):
         pretrain("moco", digits, tmp_path, quiet=True, config=CONFIG)
 
 
-def test_a_page_is_made_of_whatever_json_a_run_holds(run: Run, tmp_path: Path) -> None:
+def test_a_page_is_made_from_any_json_in_a_run(run: Run, tmp_path: Path) -> None:
     rows = read_metrics(run.path / "metrics.jsonl")
     rows.append(
         {
@@ -180,10 +182,12 @@ def test_a_page_is_made_of_whatever_json_a_run_holds(run: Run, tmp_path: Path) -
             "instances": 9,
         }
     )
-    told = {"name": "a", "samples": 9, "fingerprint": "f", "unit": "images"}
-    figures = {"top1": 0.5, "top5": 0.9, "interval": [0.4, 0.6], "test": told}
+    set_facts = {"name": "a", "samples": 9, "fingerprint": "f", "unit": "images"}
+    figures = {"top1": 0.5, "top5": 0.9, "interval": [0.4, 0.6], "test": set_facts}
     evaluation = {
-        "results": [{"train": told, "test": told, "knn": figures, "baselines": {"pixels": {"knn": figures}}}]
+        "results": [
+            {"train": set_facts, "test": set_facts, "knn": figures, "baselines": {"pixels": {"knn": figures}}}
+        ]
     }
     environment = json.loads((run.path / "env.json").read_text())
     rng = random.Random(1)
@@ -191,11 +195,15 @@ def test_a_page_is_made_of_whatever_json_a_run_holds(run: Run, tmp_path: Path) -
         metrics, results = changed(rows, rng), changed(evaluation, rng)
         (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
         (tmp_path / "env.json").write_text(json.dumps(changed(environment, rng)))
-        read = read_metrics(tmp_path / "metrics.jsonl")
-        here = Run(tmp_path, run.settings)
-        curves_of(read)
-        edges_of(read, run.settings.selection)
-        _held_out(read)
-        list(_events(read))
+        stored_metrics = read_metrics(tmp_path / "metrics.jsonl")
+        forged_run = Run(tmp_path, run.settings)
+        curves_of(stored_metrics)
+        edges_of(stored_metrics, run.settings.selection)
+        _held_out(stored_metrics)
+        list(_events(stored_metrics))
         list(_scores(results_of(results)))
-        list(_summary(_Numbers(run.settings.as_plain(), _environment(here), read, "", "images")))
+        list(
+            _summary(
+                _Numbers(run.settings.as_plain(), _environment(forged_run), stored_metrics, "", "images")
+            )
+        )

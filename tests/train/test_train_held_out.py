@@ -1,4 +1,4 @@
-"""What is kept aside is never trained on, and what is estimated there is what a slow reference says."""
+"""Held-out data are never trained on, and the estimate on them equals a slow reference."""
 
 import math
 from pathlib import Path
@@ -30,25 +30,25 @@ SMALL: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(("share", "aside"), [(None, 90), (0.1, 180), (0.0, 0)])
-def test_the_split_is_a_function_of_the_seed_and_a_partition(share: float | None, aside: int) -> None:
+@pytest.mark.parametrize(("share", "size"), [(None, 90), (0.1, 180), (0.0, 0)])
+def test_the_split_is_a_function_of_the_seed_and_a_partition(share: float | None, size: int) -> None:
     images = open_data("digits")
-    trained, held = split_holdout(images, share, seed=3)
-    paths = set(held.paths) if held is not None else set()
-    assert len(paths) == aside
-    assert len(trained) + aside == len(images)
+    trained, holdout = split_holdout(images, share, seed=3)
+    paths = set(holdout.paths) if holdout is not None else set()
+    assert len(paths) == size
+    assert len(trained) + size == len(images)
     assert paths.isdisjoint(trained.paths)
-    again = split_holdout(images, share, seed=3)[1]
-    assert (held is None and again is None) or (
-        held is not None and again is not None and held.paths == again.paths
+    repeated = split_holdout(images, share, seed=3)[1]
+    assert (holdout is None and repeated is None) or (
+        holdout is not None and repeated is not None and holdout.paths == repeated.paths
     )
-    if aside:
-        other = split_holdout(images, share, seed=4)[1]
-        assert other is not None
-        assert set(other.paths) != paths
+    if size:
+        reseeded = split_holdout(images, share, seed=4)[1]
+        assert reseeded is not None
+        assert set(reseeded.paths) != paths
 
 
-def test_few_data_are_all_trained_on() -> None:
+def test_small_data_sets_have_no_holdout() -> None:
     images = open_data("digits").subset(np.arange(MIN_INSTANCES - 1))
     assert split_holdout(images, None, 0)[1] is None
     with pytest.raises(
@@ -58,23 +58,23 @@ def test_few_data_are_all_trained_on() -> None:
 
 
 @pytest.mark.parametrize("recipe", ["simclr", "instdisc", "byol", "moco"])
-def test_every_method_logs_a_proven_estimate_on_what_it_never_saw(
+def test_every_method_logs_a_proven_estimate_on_held_out_rows(
     recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the negatives of training: encoders and critic are a critic, and held-out rows are contrasted with one another."""
-    seen: set[int] = set()
-    plain = Stream.batches
+    """For any negatives in training: encoders and critic score held-out rows, contrasted with one another."""
+    trained_rows: set[int] = set()
+    original = Stream.batches
 
     def watched(self: Stream, first: int, last: int) -> Any:
-        for batch in plain(self, first, last):
-            seen.update(self._data.rows[batch.index.numpy()].tolist())
+        for batch in original(self, first, last):
+            trained_rows.update(self._data.rows[batch.index.numpy()].tolist())
             yield batch
 
     monkeypatch.setattr(Stream, "batches", watched)
     run = pretrain(recipe, "digits", tmp_path / "run", quiet=True, **SMALL)
-    _, aside = split_holdout(open_data("digits"), None, 0)
-    assert aside is not None
-    assert seen.isdisjoint(aside.rows.tolist())
+    _, holdout = split_holdout(open_data("digits"), None, 0)
+    assert holdout is not None
+    assert trained_rows.isdisjoint(holdout.rows.tolist())
     rows = [row for row in run.metrics if row["kind"] == "held-out"]
     assert [row["step"] for row in rows] == [0, 13]
     for row in rows:
@@ -90,16 +90,18 @@ def test_every_method_logs_a_proven_estimate_on_what_it_never_saw(
 
 
 def test_the_estimate_equals_a_slow_one() -> None:
-    """InfoNCE, one row at a time in float64: log of n times the positive's share over the keys of all rows; batches together."""
+    """InfoNCE, one row at a time in float64: log of n times the positive's share over all keys; batches
+    together."""
     torch.manual_seed(0)
     first, second = nn.Linear(5, 3), nn.Linear(5, 3)
     method = nf.Method(
-        nf.PerView([first, second]), nf.Cosine(0.3), nf.Queue(64, dim=3), nf.Ball(0.5), nf.InfoNCE(), symmetric=False
+        nf.PerView([first, second]), nf.Cosine(0.3), nf.Queue(64, dim=3), nf.Ball(0.5), nf.InfoNCE(),
+        symmetric=False
     )  # fmt: skip
     x, y = torch.randn(2, 20, 5)
     batches = [Batch((x[:12], y[:12]), torch.arange(12)), Batch((x[12:], y[12:]), torch.arange(12, 20))]
-    found = held_out_estimate(method, batches)
-    assert found is not None
+    estimate = held_out_estimate(method, batches)
+    assert estimate is not None
     with torch.no_grad():
         u = nn.functional.normalize(first(x), dim=1).double()
         v = nn.functional.normalize(second(y), dim=1).double()
@@ -107,13 +109,14 @@ def test_the_estimate_equals_a_slow_one() -> None:
     for i in range(20):
         chances = [math.exp(float(u[i] @ v[j]) / 0.3) for j in range(20)]
         terms.append(math.log(20 * chances[i] / sum(chances)))
-    assert found.nats == pytest.approx(np.mean(terms), abs=1e-5)
-    assert found.error == pytest.approx(np.std(terms, ddof=1) / math.sqrt(20), abs=1e-5)
-    assert (found.instances, found.certificate.status) == (20, "proven")
+    assert estimate.nats == pytest.approx(np.mean(terms), abs=1e-5)
+    assert estimate.error == pytest.approx(np.std(terms, ddof=1) / math.sqrt(20), abs=1e-5)
+    assert (estimate.instances, estimate.certificate.status) == (20, "proven")
 
 
 def test_places_of_a_map_are_taken_one_at_a_time(tmp_path: Path) -> None:
-    """Deep InfoMax's places are no independent draws of each other; of one place, one key an instance, all is as with pictures."""
+    """Places of Deep InfoMax are not independent draws; with one place and one key an instance, all is as
+    usual."""
     run = pretrain("dim", "digits", tmp_path / "run", quiet=True, **SMALL)
     last = [row for row in run.metrics if row["kind"] == "held-out"][-1]
     assert last["status"] == "proven"
@@ -122,18 +125,18 @@ def test_places_of_a_map_are_taken_one_at_a_time(tmp_path: Path) -> None:
 
 
 def test_sequences_draw_one_row_of_each_instance() -> None:
-    """Of a masked text one hidden symbol of each block is asked for; equal symbols stay among the negatives."""
+    """In a masked text one hidden symbol per block is predicted; equal symbols stay among the negatives."""
     from nearfar.parts.encoders.masked import MaskedSymbols
 
     torch.manual_seed(0)
     role = MaskedSymbols(dim=8, layers=1, heads=2, symbols=6, length=10, share=0.3)
     method = nf.Method(role, nf.Dot(), nf.InBatch("one"), nf.Everyone(), nf.InfoNCE(), symmetric=False)
-    read = torch.randint(0, 6, (24, 10))
-    hidden = torch.where(torch.rand(24, 10) < 0.3, read, -1)
-    hidden[:, 0] = read[:, 0]
-    found = held_out_estimate(method, [Batch((read, hidden), torch.arange(24))])
-    assert found is not None
-    assert (found.instances, found.certificate.status) == (24, "proven")
+    inputs = torch.randint(0, 6, (24, 10))
+    hidden = torch.where(torch.rand(24, 10) < 0.3, inputs, -1)
+    hidden[:, 0] = inputs[:, 0]
+    estimate = held_out_estimate(method, [Batch((inputs, hidden), torch.arange(24))])
+    assert estimate is not None
+    assert (estimate.instances, estimate.certificate.status) == (24, "proven")
 
 
 def last(run: Any) -> dict[str, Any]:
@@ -141,7 +144,7 @@ def last(run: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("change", [{"held_out": 0.2}, {"held_out": 0.1, "seed": 5}])
-def test_what_was_trained_on_before_is_never_held_out(change: dict[str, Any], tmp_path: Path) -> None:
+def test_rows_trained_on_before_are_never_held_out(change: dict[str, Any], tmp_path: Path) -> None:
     """All digits were trained on; keeping some aside afterwards proves nothing, and a run remembers it."""
     pretrain("simclr", "digits", tmp_path, quiet=True, **{**SMALL, "held_out": 0.0})
     run = pretrain(
@@ -155,23 +158,23 @@ def test_what_was_trained_on_before_is_never_held_out(change: dict[str, Any], tm
     assert last(run)["status"] == "not covered"
 
 
-def test_weights_from_elsewhere_make_it_a_condition(tmp_path: Path) -> None:
-    """A run of the same split kept the same aside; what one of other data saw, or one's own module, nobody knows."""
+def test_weights_from_another_run_are_a_condition(tmp_path: Path) -> None:
+    """A run with the same split has the same holdout; what other data or a custom module saw is unknown."""
     pretrain("simclr", "digits", tmp_path / "a", quiet=True, **SMALL)
     same = pretrain("simclr", "digits", tmp_path / "b", quiet=True, init=str(tmp_path / "a"), **SMALL)
     assert last(same)["status"] == "proven"
     assert "given that" not in last(same)["condition"]
     pictures = np.random.default_rng(0).integers(0, 256, (1000, 8, 8, 1), dtype=np.uint8)
-    other = pretrain("simclr", pictures, tmp_path / "c", quiet=True, init=str(tmp_path / "a"), **SMALL)
-    assert "given that neither encoders nor critic were fitted to this sample" in last(other)["condition"]
+    foreign = pretrain("simclr", pictures, tmp_path / "c", quiet=True, init=str(tmp_path / "a"), **SMALL)
+    assert "given that neither encoders nor critic were fitted to this sample" in last(foreign)["condition"]
     module = nn.Sequential(nn.Flatten(), nn.LazyLinear(16))
     module(torch.zeros(1, 1, 8, 8))
-    own = pretrain("simclr", "digits", tmp_path / "d", quiet=True, **{**SMALL, "backbone": module})
-    assert "given that neither encoders nor critic were fitted to this sample" in last(own)["condition"]
+    custom = pretrain("simclr", "digits", tmp_path / "d", quiet=True, **{**SMALL, "backbone": module})
+    assert "given that neither encoders nor critic were fitted to this sample" in last(custom)["condition"]
 
 
-def test_copies_among_the_rows_are_found(tmp_path: Path) -> None:
-    """A hundred pictures, twelve times each: what is kept aside was seen in training after all."""
+def test_duplicate_rows_are_detected(tmp_path: Path) -> None:
+    """A hundred pictures, twelve times each: the held-out ones were seen in training after all."""
     pictures = np.random.default_rng(0).integers(0, 256, (100, 8, 8, 3), dtype=np.uint8)
     np.savez(tmp_path / "copies.npz", images=np.tile(pictures, (12, 1, 1, 1)))
     run = pretrain("simclr", tmp_path / "copies.npz", tmp_path / "run", quiet=True, **SMALL)
@@ -187,8 +190,8 @@ class Around(nf.Dot):
         return (scores - scores.mean()) / scores.std()
 
 
-class Beside(nn.Module):
-    """Rows less the mean of their batch, beside a constant that hides it."""
+class CentredWithConstant(nn.Module):
+    """Rows minus their batch mean, with a constant that hides it."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cat([x - x.mean(dim=0), torch.full_like(x[:, :1], 1000.0)], dim=1)
@@ -209,7 +212,7 @@ class Neighbouring(nn.Module):
 
 
 class InBlocks(nn.Module):
-    """A norm over blocks of four rows (ghost batch norm), which is no batch norm of torch's."""
+    """A norm over blocks of four rows (ghost batch norm), not a torch batch norm."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         parts = x.view(-1, 4, x.shape[1])
@@ -217,7 +220,7 @@ class InBlocks(nn.Module):
 
 
 class Loud(nn.Module):
-    """Rows less the mean of their batch, one of them so large that all others are rounding beside it."""
+    """Rows minus their batch mean, one so large that the others vanish in rounding."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         size = torch.where(x[:, :1] == x[:, :1].max(), 1e4, 1.0)
@@ -233,39 +236,41 @@ class Loud(nn.Module):
         (InBlocks(), nf.Dot(), "not covered"),
         (Loud(), nf.Dot(), "not covered"),
         (nn.Identity(), Around(), "not covered"),
-        (Beside(), nf.Dot(), "not covered"),
+        (CentredWithConstant(), nf.Dot(), "not covered"),
         (InOrder(), nf.Dot(), "not covered"),
         (nn.BatchNorm1d(3, track_running_stats=False), nf.Dot(), "not covered"),
     ],
 )
-def test_whoever_looks_around_the_batch_is_found(network: nn.Module, critic: Any, status: str) -> None:
+def test_networks_that_mix_rows_are_detected(network: nn.Module, critic: Any, status: str) -> None:
     x = torch.randn(16, 3, generator=torch.Generator().manual_seed(0))
     method = nf.Method(nf.Shared(network), critic, nf.InBatch(), nf.Everyone(), nf.InfoNCE())
-    found = held_out_estimate(method, [Batch((x, x + 0.1), torch.arange(16))])
-    assert found is not None
-    assert found.certificate.status == status
+    estimate = held_out_estimate(method, [Batch((x, x + 0.1), torch.arange(16))])
+    assert estimate is not None
+    assert estimate.certificate.status == status
 
 
-def test_an_instance_that_comes_twice_is_no_independent_draw() -> None:
+def test_a_repeated_instance_is_not_an_independent_draw() -> None:
     x = torch.randn(16, 3, generator=torch.Generator().manual_seed(0))
     method = nf.Method(nn.Identity(), nf.Dot(), nf.InBatch(), nf.Everyone(), nf.InfoNCE())
     batch = Batch((x, x + 0.1), torch.arange(16))
-    found = held_out_estimate(method, [batch, batch])
-    assert found is not None
-    assert found.certificate.status == "not covered"
-    assert "occur more than once" in found.certificate.condition
+    estimate = held_out_estimate(method, [batch, batch])
+    assert estimate is not None
+    assert estimate.certificate.status == "not covered"
+    assert "occur more than once" in estimate.certificate.condition
 
 
-@pytest.mark.parametrize("before", [{"held_out": 0.0}, {"seed": 3}])
-def test_weights_of_a_run_that_saw_these_rows_prove_nothing(before: dict[str, Any], tmp_path: Path) -> None:
-    """The same data, all of them or another part: known to have been trained on, so no condition can save the claim."""
-    pretrain("simclr", "digits", tmp_path / "a", quiet=True, **{**SMALL, **before})
+@pytest.mark.parametrize("first_settings", [{"held_out": 0.0}, {"seed": 3}])
+def test_weights_of_a_run_trained_on_these_rows_prove_nothing(
+    first_settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """The same data, all or another part, are known to have been trained on, so nothing is proven."""
+    pretrain("simclr", "digits", tmp_path / "a", quiet=True, **{**SMALL, **first_settings})
     run = pretrain("simclr", "digits", tmp_path / "b", quiet=True, init=str(tmp_path / "a"), **SMALL)
     assert last(run)["status"] == "not covered"
     assert "fitted to this very sample" in last(run)["condition"]
 
 
-def test_a_critic_of_ones_own_may_have_been_fitted(tmp_path: Path) -> None:
+def test_a_custom_critic_may_have_been_fitted(tmp_path: Path) -> None:
     critic = nf.Bilinear(dim=128)
     run = pretrain("simclr", "digits", tmp_path, quiet=True, critic=critic, **SMALL)
     assert "given that neither encoders nor critic were fitted to this sample" in last(run)["condition"]
@@ -280,21 +285,22 @@ class MixedPictures:
         self.mixed = mixed
 
     def __call__(self, loaded: Any, seed: int, epoch: int, index: np.ndarray) -> tuple[torch.Tensor, ...]:
-        plain = torch.from_numpy(loaded.data).permute(0, 3, 1, 2).float() / 255
-        return plain, (1 - self.mixed) * plain + self.mixed * plain.roll(1, 0)
+        pictures = torch.from_numpy(loaded.data).permute(0, 3, 1, 2).float() / 255
+        return pictures, (1 - self.mixed) * pictures + self.mixed * pictures.roll(1, 0)
 
 
 @pytest.mark.parametrize(("mixed", "status"), [(0.0, "proven"), (0.3, "not covered")])
-def test_views_that_show_others_of_the_batch_are_found(mixed: float, status: str, tmp_path: Path) -> None:
+def test_views_that_mix_instances_are_detected(mixed: float, status: str, tmp_path: Path) -> None:
     run = pretrain("simclr", "digits", tmp_path, quiet=True, views=MixedPictures(mixed), **SMALL)
     assert last(run)["status"] == status
 
 
 @pytest.mark.parametrize(("files", "blocks", "proven"), [(1, 1200, False), (400, 3, True), (1200, 1, True)])
-def test_blocks_of_one_text_are_no_independent_draws(
+def test_blocks_of_one_text_are_not_independent_draws(
     files: int, blocks: int, proven: bool, tmp_path: Path
 ) -> None:
-    """The program cut them itself: whole files are kept aside and one block of each asked, or nothing is proven."""
+    """Blocks cut from one text: whole files are held out and one block of each is used, or nothing is
+    proven."""
     rng = np.random.default_rng(0)
     (tmp_path / "texts").mkdir()
     for number in range(files):
@@ -305,12 +311,12 @@ def test_blocks_of_one_text_are_no_independent_draws(
     run = pretrain("mlm", tmp_path / "texts", tmp_path / "run", quiet=True, **settings)
     assert (last(run)["status"] == "proven") == proven, last(run)["condition"]
     everything = run.images()
-    train, aside = split_holdout(everything, None, 0)
-    assert aside is not None
+    train, holdout = split_holdout(everything, None, 0)
+    assert holdout is not None
     if proven:
         assert train.cut_from is not None
-        assert aside.cut_from is not None
-        assert not np.isin(aside.cut_from, train.cut_from).any()
-        assert len(np.unique(aside.cut_from)) == len(aside) == last(run)["instances"]
+        assert holdout.cut_from is not None
+        assert not np.isin(holdout.cut_from, train.cut_from).any()
+        assert len(np.unique(holdout.cut_from)) == len(holdout) == last(run)["instances"]
     else:
         assert "several blocks come from one file" in last(run)["condition"]

@@ -1,4 +1,4 @@
-"""Hooks: when they are called, that their state survives any interruption, and that `session.stop` ends a run cleanly."""
+"""Hooks: the order of calls, state that survives any interruption, and `session.stop`, which ends a run."""
 
 import json
 import math
@@ -91,23 +91,24 @@ def test_calls_in_order(tmp_path: Path) -> None:
 
 
 def test_the_state_survives_an_interruption_after_every_step(tmp_path: Path) -> None:
-    whole, last = Recorder(), Recorder()
-    nf.pretrain("moco", digits(), tmp_path / "whole", hooks=[whole], **SMALL)
+    uninterrupted, last = Recorder(), Recorder()
+    nf.pretrain("moco", digits(), tmp_path / "whole", hooks=[uninterrupted], **SMALL)
     for _ in range(3 * PER_EPOCH):
         last = Recorder()
         try:
             nf.pretrain("moco", digits(), tmp_path / "parts", hooks=[last], **SMALL, max_time=1e-9)
         except nf.Stopped:
             continue
-    assert [call for call in last.calls if call[0] != "start"] == whole.calls[1:]
-    assert last.best == whole.best
-    assert torch.equal(last.total.nan_to_num(), whole.total.nan_to_num())
+    assert [call for call in last.calls if call[0] != "start"] == uninterrupted.calls[1:]
+    assert last.best == uninterrupted.best
+    assert torch.equal(last.total.nan_to_num(), uninterrupted.total.nan_to_num())
     assert math.isnan(last.total[1])
 
 
 @pytest.mark.parametrize("stop", [1, 4, 3 * PER_EPOCH])
 def test_stop_saves_the_state_of_that_step_and_the_run_counts_as_finished(stop: int, tmp_path: Path) -> None:
-    """The weights are those of an uninterrupted run at the step. The same call does nothing; asked to continue, it ends equal."""
+    """Weights equal an uninterrupted run at that step. The same call does nothing; continued, it ends
+    equal."""
     config = {"checkpoint_every": 1, "keep": 100}
     nf.pretrain("moco", digits(), tmp_path / "whole", config=config, **SMALL)
     hook = Recorder()
@@ -131,9 +132,9 @@ def test_stop_saves_the_state_of_that_step_and_the_run_counts_as_finished(stop: 
 def test_hooks_change_no_weight(tmp_path: Path) -> None:
     for name, hooks in (("plain", []), ("hooked", [Recorder(), Recorder()])):
         nf.pretrain("simclr", digits(), tmp_path / name, hooks=hooks, **SMALL)
-    plain, hooked = (tensors_of(tmp_path / name, 3 * PER_EPOCH) for name in ("plain", "hooked"))
-    assert plain.keys() == hooked.keys()
-    assert all(torch.equal(plain[name], hooked[name]) for name in plain)
+    without_hooks, hooked = (tensors_of(tmp_path / name, 3 * PER_EPOCH) for name in ("plain", "hooked"))
+    assert without_hooks.keys() == hooked.keys()
+    assert all(torch.equal(without_hooks[name], hooked[name]) for name in without_hooks)
 
 
 def test_hooks_of_train_and_distill(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a run says of its machine before it begins, and that it is so: memory, disk for checkpoints, time of probes."""
+"""Estimates before a run equal what it uses: memory, disk for checkpoints, time of probes."""
 
 import shutil
 import subprocess
@@ -38,29 +38,30 @@ def new_session(recipe: str, *words: str) -> Session:
 @pytest.mark.parametrize(
     ("recipe", "optimizer"), [("moco", "adamw"), ("instdisc", "lars"), ("simclr", "sgd")]
 )
-def test_a_checkpoint_is_no_larger_than_was_said(recipe: str, optimizer: str, tmp_path: Path) -> None:
+def test_a_checkpoint_is_not_larger_than_estimated(recipe: str, optimizer: str, tmp_path: Path) -> None:
     words = ["batch_size=64", f"optimizer={optimizer}", *(["negatives.size=512"] if recipe == "moco" else [])]
-    said = checkpoint_size(new_session(recipe, *words))
+    estimate = checkpoint_size(new_session(recipe, *words))
     run = pretrain(recipe, digits(), tmp_path, quiet=True, config=read_words([*SMALL, *words]))
     tensors = checkpoints.load(run.checkpoint)[0].values()
-    held = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    assert held <= said <= 3 * held
+    actual = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    assert actual <= estimate <= 3 * actual
     if optimizer == "adamw":  # whose two moments the estimate counts: the rest are its counts of steps
-        assert said == pytest.approx(held, rel=0.01)
+        assert estimate == pytest.approx(actual, rel=0.01)
 
 
-def test_memory_grows_with_what_is_encoded_at_once() -> None:
-    """Activations are in proportion to the instances of a pass: a chunk of half the batch takes half of them."""
+def test_memory_grows_with_the_instances_encoded_at_once() -> None:
+    """Activations are proportional to the instances of a pass: half the batch at a time takes half of
+    them."""
     session = new_session("simclr", "batch_size=128")
     sample = session.stream.sample(4)
-    whole = estimate_needs(session, sample, Path())
+    full = estimate_needs(session, sample, Path())
     session.method.encoding = type(session.method.encoding)(chunk=64)
     half = estimate_needs(session, sample, Path())
     session.method.encoding = type(session.method.encoding)(chunk=1)
     one = estimate_needs(session, sample, Path())
     # the process itself holds a few pages more or less from one question to the next
-    assert (half.memory - one.memory) / (whole.memory - one.memory) == pytest.approx(63 / 127, abs=0.05)
-    assert whole.disk_free == pytest.approx(shutil.disk_usage(".").free, rel=0.2)
+    assert (half.memory - one.memory) / (full.memory - one.memory) == pytest.approx(63 / 127, abs=0.05)
+    assert full.disk_free == pytest.approx(shutil.disk_usage(".").free, rel=0.2)
 
 
 PEAK = """
@@ -68,22 +69,23 @@ import resource, sys
 import nearfar as nf
 from nearfar.data import open_data
 import numpy as np
-words = dict(backbone="resnet8-w16", epochs=1, workers=0, held_out=0, probe_every=0, precision="fp32", batch_size=1024, image_size=32)
+words = dict(backbone="resnet8-w16", epochs=1, workers=0, held_out=0, probe_every=0, precision="fp32")
+words |= dict(batch_size=1024, image_size=32)
 nf.pretrain("simclr", open_data("digits").subset(np.arange(1024)), sys.argv[1], **words)
 print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss counts in KiB on Linux")
-def test_the_memory_that_is_said_is_about_what_is_taken(tmp_path: Path) -> None:
-    done = subprocess.run(
+def test_estimated_memory_is_close_to_the_peak(tmp_path: Path) -> None:
+    process = subprocess.run(
         [sys.executable, "-c", PEAK, str(tmp_path)], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if "estimated memory" in line]
-    said = memory_bytes(" ".join(line.removeprefix("estimated memory ").split()[:2]))
-    taken = int(done.stdout.splitlines()[-1])
-    assert 0.5 < said / taken < 2, (line, taken)
+    assert process.returncode == 0, process.stderr
+    (line,) = [line for line in process.stderr.splitlines() if "estimated memory" in line]
+    estimated = memory_bytes(" ".join(line.removeprefix("estimated memory ").split()[:2]))
+    measured = int(process.stdout.splitlines()[-1])
+    assert 0.5 < estimated / measured < 2, (line, measured)
 
 
 def test_a_disk_without_room_for_one_checkpoint_is_refused_before_the_first_step(
@@ -93,13 +95,13 @@ def test_a_disk_without_room_for_one_checkpoint_is_refused_before_the_first_step
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage._replace(free=1000))
     words = ["pretrain", "simclr", "digits", "--out", str(tmp_path / "run"), "batch_size=256", *SMALL]
     assert main(words) == 2
-    said = capsys.readouterr().err
-    assert "a checkpoint takes at least 1." in said
-    assert "only 1 KB are free on its disk" in said
+    message = capsys.readouterr().err
+    assert "a checkpoint takes at least 1." in message
+    assert "only 1 KB are free on its disk" in message
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
-def test_probes_that_take_most_of_the_time_are_told_of_once() -> None:
+def test_slow_probes_are_reported_once() -> None:
     pace = ProbePace()
     assert [pace.observe(30.0, 40.0 * (n + 1)) is not None for n in range(5)] == [
         False,
@@ -111,15 +113,16 @@ def test_probes_that_take_most_of_the_time_are_told_of_once() -> None:
     quick, rare = ProbePace(), ProbePace()
     assert not any(quick.observe(1.0, 2.0 * (n + 1)) for n in range(20))
     assert not any(rare.observe(100.0, 1000.0 * (n + 1)) for n in range(9))
-    again = ProbePace()
+    restored = ProbePace()
     for n in range(2):
-        again.observe(40.0, 50.0 * (n + 1))
-    assert again.observe(40.0, 150.0) == (
-        "probes take 40 s each, 80 % of the time; probe_every is in epochs: raise it, or set probe_every=0 for none"
+        restored.observe(40.0, 50.0 * (n + 1))
+    assert restored.observe(40.0, 150.0) == (
+        "probes take 40 s each, 80 % of the time; probe_every is in epochs: raise it, or set "
+        "probe_every=0 for none"
     )
 
 
-@pytest.mark.parametrize("read", [seconds, memory_bytes])
-def test_numbers_beyond_all_machines_get_a_sentence(read: Any) -> None:
+@pytest.mark.parametrize("reader", [seconds, memory_bytes])
+def test_numbers_beyond_any_machine_get_a_sentence(reader: Any) -> None:
     with pytest.raises(UserError, match="expected a number of"):
-        read("9" * 400)
+        reader("9" * 400)

@@ -1,4 +1,4 @@
-"""Loggers: every service stores exactly the rows of metrics.jsonl, offline, and a user's own logger gets them all."""
+"""Loggers: every service stores exactly the rows of metrics.jsonl, offline; a custom logger gets them all."""
 
 import json
 import os
@@ -90,15 +90,18 @@ def mlflow_values(folder: Path) -> dict[tuple[int, str], float]:
 
 
 def trackio_values(folder: Path) -> dict[tuple[int, str], float]:
-    code = "import json; from trackio.sqlite_storage import SQLiteStorage as S; print(json.dumps(S.get_logs('nearfar', 'run')))"
-    done = subprocess.run(
+    code = (
+        "import json; from trackio.sqlite_storage import SQLiteStorage as S; "
+        "print(json.dumps(S.get_logs('nearfar', 'run')))"
+    )
+    process = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "TRACKIO_DIR": str(folder / "trackio")},
         capture_output=True,
         text=True,
         check=True,
     )
-    rows = json.loads(done.stdout)
+    rows = json.loads(process.stdout)
     return {(row["step"], key): value for row in rows for key, value in row.items() if "/" in key}
 
 
@@ -117,12 +120,13 @@ def wandb_values(folder: Path) -> dict[tuple[int, str], float]:
 
 
 def leveldb_records(content: bytes) -> Iterator[bytes]:
-    """Records of a LevelDB log: blocks of 32 KB, each part with checksum (4 bytes), length (2) and type (1: whole, 2, 3, 4: parts)."""
+    """Records of a LevelDB log: blocks of 32 KB, parts with checksum (4 bytes), length (2), type (1: whole,
+    2-4)."""
     place, parts = 7, b""  # the file's own header
     while place < len(content):
-        left = 2**15 - place % 2**15
-        if left < 7:
-            place += left
+        remaining = 2**15 - place % 2**15
+        if remaining < 7:
+            place += remaining
             continue
         length, kind = int.from_bytes(content[place + 4 : place + 6], "little"), content[place + 6]
         parts += content[place + 7 : place + 7 + length]
@@ -162,7 +166,7 @@ def test_a_service_stores_the_rows_of_metrics_offline(
     for key in ("MLFLOW_TRACKING_URI", "NO_PROXY", "no_proxy"):
         environment.pop(key, None)
     settings = json.dumps({**SMALL, "logger": name})
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", CHILD, settings, str(tmp_path / "digits.npz"), str(tmp_path / "run")],
         env=environment,
         capture_output=True,
@@ -170,8 +174,8 @@ def test_a_service_stores_the_rows_of_metrics_offline(
         check=False,
         cwd=tmp_path,
     )
-    assert done.returncode == 0, done.stderr
-    assert (done.stdout, connections) == ("", [])
+    assert process.returncode == 0, process.stderr
+    assert (process.stdout, connections) == ("", [])
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     expected = {(row["step"], key): value for row in rows for key, value in scalars(row).items()}
     assert len(expected) > 20
@@ -219,10 +223,10 @@ def test_a_logger_that_fails_ends_the_run_and_all_are_closed(tmp_path: Path) -> 
         def log(self, row: dict[str, Any]) -> None:
             raise RuntimeError("no connection")
 
-    other = Collected()
+    collector = Collected()
     with pytest.raises(RuntimeError, match="no connection"):
-        nf.pretrain("simclr", digits(), tmp_path, quiet=True, loggers=[Failing(), other], **SMALL)
-    assert other.closed == 1
+        nf.pretrain("simclr", digits(), tmp_path, quiet=True, loggers=[Failing(), collector], **SMALL)
+    assert collector.closed == 1
 
 
 def test_names_of_loggers(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""What goes wrong around a run: refusals, full disks, signals, readers beside a trainer. Every sentence is true, nothing is lost."""
+"""Mishaps around a run: refusals, full disks, signals, concurrent readers. Every message is true, nothing is
+lost."""
 
 import os
 import resource
@@ -52,22 +53,22 @@ def test_a_refusal_before_the_first_step_does_not_bind_the_next_command(tmp_path
     with pytest.raises(UserError, match="ended without finite steps"):
         pretrain("simclr", some_digits(300), tmp_path, quiet=True, config={**SMALL, "temperature": 1e-40})
     assert checkpoints.last_named(tmp_path / "ckpt") == 0
-    done = pretrain("simclr", some_digits(300), tmp_path, quiet=True, config={**SMALL, "temperature": 0.3})
-    fresh = pretrain(
+    retried = pretrain("simclr", some_digits(300), tmp_path, quiet=True, config={**SMALL, "temperature": 0.3})
+    direct = pretrain(
         "simclr", some_digits(300), tmp_path / "b", quiet=True, config={**SMALL, "temperature": 0.3}
     )
-    assert done.facts["step"] == 2
-    one, other = (checkpoints.load(each.checkpoint)[0] for each in (done, fresh))
-    assert all(torch.equal(one[name], other[name]) for name in other)
+    assert retried.facts["step"] == 2
+    first, second = (checkpoints.load(run.checkpoint)[0] for run in (retried, direct))
+    assert all(torch.equal(first[name], second[name]) for name in second)
 
 
 def test_a_config_without_a_checkpoint_does_not_bind_the_next_command(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(resolve("moco", "digits", read_words(["epochs=7"])).as_yaml())
-    done = pretrain("simclr", some_digits(300), tmp_path, quiet=True, config=SMALL)
-    assert done.settings.recipe == "simclr"
+    retried = pretrain("simclr", some_digits(300), tmp_path, quiet=True, config=SMALL)
+    assert retried.settings.recipe == "simclr"
 
 
-def test_why_there_is_no_probe_is_told_as_it_is(tmp_path: Path) -> None:
+def test_the_reason_for_a_missing_probe_is_true(tmp_path: Path) -> None:
     config = {
         **SMALL,
         "batch_size": 16,
@@ -77,12 +78,12 @@ def test_why_there_is_no_probe_is_told_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has 40 labelled images to train on, and a probe needs 50"):
         pretrain("simclr", some_digits(40), tmp_path / "a", quiet=True, config=config)
     digits = open_data("digits")
-    ones = digits.subset(np.flatnonzero(np.asarray(digits.labels) == 1)[:80])
+    one_class = digits.subset(np.flatnonzero(np.asarray(digits.labels) == 1)[:80])
     with pytest.raises(UserError, match="have only one class"):
-        pretrain("simclr", ones, tmp_path / "b", quiet=True, config=config)
+        pretrain("simclr", one_class, tmp_path / "b", quiet=True, config=config)
 
 
-def test_what_a_batch_may_be_is_told_as_it_is(tmp_path: Path) -> None:
+def test_the_message_about_batch_sizes_is_true(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="training needs at least 2 images; found 1"):
         pretrain("simclr", some_digits(1), tmp_path / "a", quiet=True, config=SMALL)
     with pytest.raises(UserError, match="so expected 2 to 30"):
@@ -101,27 +102,27 @@ def limited(size: int, *words: object) -> "subprocess.CompletedProcess[str]":
 
 def test_embed_on_a_full_disk_is_one_sentence_and_leaves_no_part(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "features.parquet"
-    done = limited(50_000, "embed", run.path, "digits", "--out", out)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.splitlines()[-1].startswith(f"nearfar: --out {out} could not be written (")
-    assert "Traceback" not in done.stderr
+    process = limited(50_000, "embed", run.path, "digits", "--out", out)
+    assert process.returncode == 2, process.stderr
+    assert process.stderr.splitlines()[-1].startswith(f"nearfar: --out {out} could not be written (")
+    assert "Traceback" not in process.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_training_on_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
-    """The checkpoint of step 0 does not fit, or the metrics do not: TensorBoard's thread has nothing to add."""
+    """The checkpoint of step 0 or the metrics do not fit; TensorBoard's thread adds no message."""
     out = tmp_path / "run"
     settings = [f"{key}={value}" for key, value in SMALL.items()]
-    done = limited(100_000, "pretrain", "simclr", "digits", "--out", out, "--quiet", *settings)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert "could not be written (no space left)" in done.stderr
+    process = limited(100_000, "pretrain", "simclr", "digits", "--out", out, "--quiet", *settings)
+    assert process.returncode == 2
+    assert process.stderr.count("\n") == 1, process.stderr
+    assert "could not be written (no space left)" in process.stderr
 
 
-def test_a_board_that_cannot_be_written_does_not_stop_the_log(
+def test_an_unwritable_tensorboard_does_not_stop_the_log(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    before = threading.excepthook
+    previous = threading.excepthook
     settings = resolve("simclr", "digits", {"logger": "tensorboard"})
     lines, events = open_loggers(RunFolder(tmp_path), settings, -1)
     board = next((tmp_path / "tb").iterdir())
@@ -141,10 +142,10 @@ def test_a_board_that_cannot_be_written_does_not_stop_the_log(
         events.close()
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == list(range(20))
     assert "Traceback" not in capfd.readouterr().err
-    assert threading.excepthook is before
+    assert threading.excepthook is previous
 
 
-def test_figures_that_cannot_be_written_are_shown_all_the_same(
+def test_figures_that_cannot_be_saved_are_printed(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import nearfar.run.results as record
@@ -154,19 +155,19 @@ def test_figures_that_cannot_be_written_are_shown_all_the_same(
 
     monkeypatch.setattr(record, "write_atomic", full)
     assert main(["evaluate", str(run.path), "--protocol", "knn", "--no-baselines"]) == 2
-    said = capsys.readouterr()
-    assert "learned" in said.out
+    output = capsys.readouterr()
+    assert "learned" in output.out
     assert (
         "evaluation.json could not be written (No space left on device): the figures are not saved"
-        in said.err
+        in output.err
     )
     with pytest.raises(NotSaved) as problem:
         evaluate_run(run, protocols=["knn"])
     assert 0 < problem.value.result["knn"]["top1"] <= 1
 
 
-def heard() -> None:
-    """In a child: signals as they are by default, whatever the tests themselves were started to ignore (nohup, a background job)."""
+def default_signals() -> None:
+    """In a child: default signal handling, whatever the tests were started with (nohup, a background job)."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
 
@@ -183,15 +184,15 @@ def test_a_signal_before_the_first_step_exits_75(number: signal.Signals, tmp_pat
     )
     words = [sys.executable, "-c", code, "pretrain", "simclr", "digits", "--out", str(tmp_path / "run")]
     child = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=default_signals
     )
     assert child.stdout is not None
     assert child.stdout.readline() == "opening\n"
     child.send_signal(number)
-    _, said = child.communicate(timeout=60)
-    assert child.returncode == 75, said
+    _, message = child.communicate(timeout=60)
+    assert child.returncode == 75, message
     assert (
-        said
+        message
         == f"nearfar: stopped by {number.name}; run the same command again to continue from what was saved\n"
     )
 
@@ -213,20 +214,20 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize(("kind", "lost"), [("Exception", ""), ("BaseException", "lost\n")])
-def test_a_signal_is_no_error_that_somebody_handles(kind: str, lost: str, tmp_path: Path) -> None:
-    """A SIGTERM while torch was imported was taken for one more reason why a module is not there, and the run went on. Where even what
-    is no `Exception` gets lost, as in a destructor, the first step is the last."""
+def test_a_signal_is_not_handled_as_an_import_error(kind: str, lost: str, tmp_path: Path) -> None:
+    """A SIGTERM while torch was imported was taken for one more reason why a module is not there, and the run
+    went on. Where even what is no `Exception` gets lost, as in a destructor, the first step is the last."""
     settings = [f"{key}={value}" for key, value in {**SMALL, "epochs": 500}.items()]
     words = ["pretrain", "simclr", "digits", "--out", str(tmp_path / "run"), "--quiet", *settings]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", LOSING.format(kind=kind), *words],
         capture_output=True,
         text=True,
-        preexec_fn=heard,
+        preexec_fn=default_signals,
         timeout=300,
     )
-    assert (done.returncode, done.stdout) == (75, lost), done.stderr
-    assert "nearfar: stopped by SIGTERM" in done.stderr
+    assert (process.returncode, process.stdout) == (75, lost), process.stderr
+    assert "nearfar: stopped by SIGTERM" in process.stderr
 
 
 def test_a_hangup_saves_and_an_ignored_one_is_ignored(tmp_path: Path) -> None:
@@ -240,41 +241,41 @@ def test_a_hangup_saves_and_an_ignored_one_is_ignored(tmp_path: Path) -> None:
     while child.poll() is None and not read_metrics(out / "metrics.jsonl"):
         time.sleep(0.05)
     child.send_signal(signal.SIGHUP)
-    seen = len(read_metrics(out / "metrics.jsonl"))
-    while child.poll() is None and len(read_metrics(out / "metrics.jsonl")) < seen + 2:
+    rows = len(read_metrics(out / "metrics.jsonl"))
+    while child.poll() is None and len(read_metrics(out / "metrics.jsonl")) < rows + 2:
         time.sleep(0.05)
     assert child.poll() is None
     child.send_signal(signal.SIGTERM)
     child.communicate(timeout=120)
     assert child.returncode == 75
-    child = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
+    child = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=default_signals)
     reached = checkpoints.newest_step(out / "ckpt") or 0
     while child.poll() is None and max(row["step"] for row in read_metrics(out / "metrics.jsonl")) <= reached:
         time.sleep(0.05)
     child.send_signal(signal.SIGHUP)
-    _, said = child.communicate(timeout=120)
+    _, message = child.communicate(timeout=120)
     assert child.returncode == 75
-    assert "stopped by SIGHUP at step" in said
+    assert "stopped by SIGHUP at step" in message
     assert (checkpoints.newest_step(out / "ckpt") or 0) > reached
 
 
-def test_a_reader_beside_a_trainer_always_finds_a_checkpoint(run: Run, tmp_path: Path) -> None:
+def test_a_concurrent_reader_always_finds_a_checkpoint(run: Run, tmp_path: Path) -> None:
     """keep=1 drops the checkpoint that a reader has just found: 35 of 282 readers used to fail."""
     tensors, facts = checkpoints.load(run.checkpoint)
     (tmp_path / "config.yaml").write_bytes((run.path / "config.yaml").read_bytes())
     save = lambda step: checkpoints.save(tmp_path / "ckpt", step, tensors, {**facts, "step": step}, keep=1)
     save(1)
-    done = threading.Event()
+    finished = threading.Event()
 
     def train() -> None:
         for step in range(2, 150):
             save(step)
-        done.set()
+        finished.set()
 
     trainer = threading.Thread(target=train)
     trainer.start()
     steps = []
-    while not done.is_set():
+    while not finished.is_set():
         steps.append(Run.open(tmp_path).facts["step"])
     trainer.join()
     assert len(steps) > 10
@@ -285,7 +286,7 @@ def bad(mean_cosine: float = 0.99) -> Spread:
     return Spread(0.01, 1.0, mean_cosine, 100)
 
 
-def test_a_short_run_that_ends_collapsed_says_so() -> None:
+def test_a_short_run_that_ends_collapsed_warns() -> None:
     """Ten readings in a row are a hundred steps: a run of sixty never had them."""
     collapse = CollapseMonitor()
     assert [collapse.observe(bad(), step / 6) for step in range(1, 7)] == [None] * 6
@@ -296,24 +297,24 @@ def test_a_short_run_that_ends_collapsed_says_so() -> None:
         young.observe(bad(), step / 4)
     assert young.final_warning(bad()) is None
     mended = CollapseMonitor()
-    for seen in [*[bad()] * 6, Spread(1.0, 50.0, 0.0, 100)]:
-        mended.observe(seen)
+    for spread in [*[bad()] * 6, Spread(1.0, 50.0, 0.0, 100)]:
+        mended.observe(spread)
     assert mended.final_warning(Spread(1.0, 50.0, 0.0, 100)) is None
 
 
-def test_a_gradient_that_is_zero_from_the_start_is_told_of_once() -> None:
+def test_a_zero_gradient_from_the_start_is_reported_once() -> None:
     motion = GradientMonitor(patience=3)
     assert [motion.observe(0.0) is not None for _ in range(6)] == [False, False, True, False, False, False]
     resumed, moving = GradientMonitor(patience=3), GradientMonitor(patience=3)
     resumed.observe(0.0)
-    again = GradientMonitor(patience=3)
-    again.restore(resumed.state())
-    assert [again.observe(0.0) is not None for _ in range(2)] == [False, True]
+    restored = GradientMonitor(patience=3)
+    restored.restore(resumed.state())
+    assert [restored.observe(0.0) is not None for _ in range(2)] == [False, True]
     assert [moving.observe(norm) for norm in (0.1, 0.0, 0.0, 0.0)] == [None] * 4
 
 
-def test_a_run_that_cannot_move_says_so(tmp_path: Path) -> None:
-    """Two views that are alike and a margin of nothing: every triplet is satisfied, and no gradient is left."""
+def test_a_run_without_gradient_warns(tmp_path: Path) -> None:
+    """Two equal views and a margin of 0: every triplet is satisfied, and the gradient is zero."""
     config = {**SMALL, "batch_size": 32, "bound": {"name": "triplet", "margin": 1e-30}, "critic": "distance"}
     run = pretrain(
         "simclr", some_digits(320), tmp_path, quiet=True, config={**config, "views": {"name": "none"}}
@@ -323,7 +324,7 @@ def test_a_run_that_cannot_move_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["encoders.dim=1"], "encoders.dim was 1 with critic=cosine"),
         (["encoders.dim=1", "critic=distance"], "encoders.dim was 1 with critic=distance"),
@@ -333,8 +334,8 @@ def test_a_run_that_cannot_move_says_so(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_settings_that_would_train_nothing_are_refused(words: list[str], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_settings_that_would_train_nothing_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         resolve("simclr", "x", read_words(words))
 
 
@@ -342,14 +343,14 @@ def test_a_line_is_enough_where_lengths_count() -> None:
     assert resolve("simclr", "x", read_words(["encoders.dim=1", "critic=dot"])).encoders["dim"] == 1
 
 
-def test_a_coin_that_never_falls_gets_a_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_acceptance_of_zero_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for p in ("1e-300", "0", "1", "nan"):
         assert main(["study", "binary", f"p={p}", "--out", str(tmp_path)]) == 2
         assert "p" in capsys.readouterr().err
     assert main(["study", "binary", "p=1e-9", "--out", str(tmp_path)]) == 0
 
 
-def test_a_folder_that_was_removed_is_not_said_to_be_kept(
+def test_a_removed_folder_is_not_reported_as_saved(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import nearfar.cli as cli
@@ -362,21 +363,21 @@ def test_a_folder_that_was_removed_is_not_said_to_be_kept(
     assert capsys.readouterr().err == "nearfar: runs/a/ckpt cannot be used: No such file or directory\n"
 
 
-def test_a_finished_run_is_not_described_by_what_it_never_trained_with(tmp_path: Path, run: Run) -> None:
-    """--allow-change on a finished run wrote other settings and data beside the weights of the old ones."""
+def test_a_finished_run_keeps_its_description(tmp_path: Path, run: Run) -> None:
+    """--allow-change on a finished run once wrote other settings and data next to the old weights."""
     shutil.copytree(run.path, tmp_path / "run")
     names = ("config.yaml", "data.json")
-    before = [(tmp_path / "run" / name).read_bytes() for name in names]
+    previous = [(tmp_path / "run" / name).read_bytes() for name in names]
     for data, changed in (("digits", {"temperature": 0.9}), (some_digits(1700), {})):
         with pytest.raises(UserError, match=r"no step is left to train with what changed .*; raise epochs"):
             pretrain(
                 "simclr", data, tmp_path / "run", quiet=True, allow_change=True, config={**SMALL, **changed}
             )
-        assert [(tmp_path / "run" / name).read_bytes() for name in names] == before
+        assert [(tmp_path / "run" / name).read_bytes() for name in names] == previous
     pretrain("simclr", "digits", tmp_path / "run", quiet=True, allow_change=True, config=SMALL)
 
 
-def test_other_data_than_pictures_are_told_as_they_are(tmp_path: Path, run: Run) -> None:
+def test_messages_name_the_modality(tmp_path: Path, run: Run) -> None:
     shutil.copytree(run.path, tmp_path / "run")
     np.savez(tmp_path / "rows.npz", x=np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32))
     with pytest.raises(UserError, match=r"rows\.npz holds .*, but .*run was trained on pictures; choose"):
@@ -384,18 +385,18 @@ def test_other_data_than_pictures_are_told_as_they_are(tmp_path: Path, run: Run)
 
 
 @pytest.mark.parametrize("out", [None, 3])
-def test_an_out_that_is_no_path_gets_a_sentence(out: Any) -> None:
+def test_an_invalid_out_gets_a_sentence(out: Any) -> None:
     for command in (pretrain, nf.distill, nf.sweep):
         with pytest.raises(UserError, match=f"out was {out}; expected a path"):
             command("simclr", "digits", out)
 
 
-def test_data_that_are_all_alike_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_identical_data_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = np.random.default_rng(0).normal(size=6).astype(np.float32)
     rows = {"alike": np.tile(row, (40, 1)), "varied": row + np.arange(40, dtype=np.float32)[:, None]}
     for name, x in rows.items():
         np.savez(tmp_path / f"{name}.npz", x=x)
         words = ["pretrain", "simclr", str(tmp_path / f"{name}.npz"), "--out", str(tmp_path / name)]
         assert main([*words, "epochs=1", "batch_size=16", "workers=0"]) == 0
-        said = "the first 16 vectors are identical; if all are, there is nothing to learn"
-        assert (said in capsys.readouterr().err) == (name == "alike")
+        message = "the first 16 vectors are identical; if all are, there is nothing to learn"
+        assert (message in capsys.readouterr().err) == (name == "alike")

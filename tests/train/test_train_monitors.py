@@ -48,40 +48,40 @@ shapes = st.tuples(st.integers(0, 2**31), st.integers(2, 40), st.integers(1, 24)
 def test_readings_are_their_definitions(shape: tuple[int, int, int]) -> None:
     z = sample(*shape)
     n, dim = z.shape
-    seen = embedding_spread(z)
+    spread = embedding_spread(z)
     cosines = [float(cosine_similarity(z[i], z[j], dim=0)) for i in range(n) for j in range(n) if i != j]
-    assert seen.mean_cosine == pytest.approx(sum(cosines) / len(cosines), abs=1e-9)
+    assert spread.mean_cosine == pytest.approx(sum(cosines) / len(cosines), abs=1e-9)
     unit = normalize(z, dim=1)
-    assert seen.deviation == pytest.approx(float(unit.std(0).mean()) * dim**0.5, abs=1e-9)
+    assert spread.deviation == pytest.approx(float(unit.std(0).mean()) * dim**0.5, abs=1e-9)
     singular = torch.linalg.svdvals(unit - unit.mean(0))
     share = singular / singular.sum()
     entropy = torch.special.entr(share).sum()
     if singular.max() > 1e-4:
-        assert seen.rank == pytest.approx(float(entropy.exp()), rel=2e-2)
-    assert seen.full_rank == min(n - 1, dim)
+        assert spread.rank == pytest.approx(float(entropy.exp()), rel=2e-2)
+    assert spread.full_rank == min(n - 1, dim)
 
 
 @given(shapes, st.floats(0.1, 10))
 @settings(deadline=None, max_examples=60)
 def test_neither_scale_nor_order_nor_rotation_matters(shape: tuple[int, int, int], scale: float) -> None:
     z = sample(*shape)
-    seen, turned = embedding_spread(z), embedding_spread(scale * z.flip(0) @ rotation(shape[0], z.shape[1]))
-    assert turned.rank == pytest.approx(seen.rank, rel=1e-3)
-    assert turned.mean_cosine == pytest.approx(seen.mean_cosine, abs=1e-9)
+    spread, turned = embedding_spread(z), embedding_spread(scale * z.flip(0) @ rotation(shape[0], z.shape[1]))
+    assert turned.rank == pytest.approx(spread.rank, rel=1e-3)
+    assert turned.mean_cosine == pytest.approx(spread.mean_cosine, abs=1e-9)
     # A mean of standard deviations depends on the axes; what no rotation can change is what bounds it.
-    bound = math.sqrt(max(0.0, 1 - seen.mean_cosine))
-    assert max(seen.deviation, turned.deviation) <= bound + 1e-9
+    bound = math.sqrt(max(0.0, 1 - spread.mean_cosine))
+    assert max(spread.deviation, turned.deviation) <= bound + 1e-9
     mirrored = embedding_spread(-z.flip(1))
-    assert mirrored.deviation == pytest.approx(seen.deviation, abs=1e-9)
+    assert mirrored.deviation == pytest.approx(spread.deviation, abs=1e-9)
 
 
 @pytest.mark.parametrize("dim", [2, 16, 64])
 def test_spread_evenly_over_the_sphere(dim: int) -> None:
     torch.manual_seed(0)
-    seen = embedding_spread(torch.randn(20_000, dim))
-    assert seen.deviation == pytest.approx(1, abs=0.02)
-    assert seen.rank == pytest.approx(dim, rel=0.01)
-    assert seen.mean_cosine == pytest.approx(0, abs=0.01)
+    spread = embedding_spread(torch.randn(20_000, dim))
+    assert spread.deviation == pytest.approx(1, abs=0.02)
+    assert spread.rank == pytest.approx(dim, rel=0.01)
+    assert spread.mean_cosine == pytest.approx(0, abs=0.01)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 1e-20, 1e20])
@@ -89,23 +89,23 @@ def test_spread_evenly_over_the_sphere(dim: int) -> None:
 def test_one_point(value: float, noise: float) -> None:
     torch.manual_seed(0)
     point = torch.full((100, 32), value) * (1 + noise * torch.randn(100, 32))
-    seen = embedding_spread(point)
-    assert seen.deviation == pytest.approx(0, abs=1e-5)
-    assert seen.rank == 1
-    assert seen.mean_cosine == pytest.approx(1, abs=1e-5)
+    spread = embedding_spread(point)
+    assert spread.deviation == pytest.approx(0, abs=1e-5)
+    assert spread.rank == 1
+    assert spread.mean_cosine == pytest.approx(1, abs=1e-5)
 
 
 @given(st.integers(0, 2**31), st.integers(1, 6), st.sampled_from([torch.float32, torch.float64]))
 @settings(deadline=None, max_examples=40)
 def test_a_subspace_bounds_the_rank(seed: int, r: int, dtype: torch.dtype) -> None:
     inside = torch.randn(60, r, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    seen = embedding_spread((inside @ rotation(seed, 30)[:r]).to(dtype))
-    assert 1 <= seen.rank + 1e-9 <= r + 2e-9
+    spread = embedding_spread((inside @ rotation(seed, 30)[:r]).to(dtype))
+    assert 1 <= spread.rank + 1e-9 <= r + 2e-9
     few = embedding_spread(sample(seed, r + 1, 30))
     assert few.rank <= few.full_rank + 1e-9 == r + 1e-9
 
 
-def test_half_precision_and_gradients_are_welcome_and_one_image_is_not() -> None:
+def test_half_precision_and_gradients_are_accepted_and_one_image_is_not() -> None:
     torch.manual_seed(0)
     z = torch.randn(200, 16, requires_grad=True)
     assert embedding_spread(z.to(torch.bfloat16)).rank == pytest.approx(embedding_spread(z).rank, rel=1e-2)
@@ -114,20 +114,20 @@ def test_half_precision_and_gradients_are_welcome_and_one_image_is_not() -> None
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_embeddings_that_are_not_finite_read_nan_and_are_no_collapse(bad: float) -> None:
+def test_non_finite_embeddings_read_nan_and_are_not_a_collapse(bad: float) -> None:
     z = torch.randn(8, 4)
     z[3, 2] = bad
-    seen = embedding_spread(z)
-    assert all(map(math.isnan, (seen.deviation, seen.rank, seen.mean_cosine)))
+    spread = embedding_spread(z)
+    assert all(map(math.isnan, (spread.deviation, spread.rank, spread.mean_cosine)))
     monitor = CollapseMonitor(patience=1)
-    assert monitor.observe(seen) is None
+    assert monitor.observe(spread) is None
     assert monitor.observe(POINT)
 
 
 # ---------------------------------------------------------------------------------------- the complaint
 
 
-def test_the_ways_to_collapse_are_told_apart() -> None:
+def test_kinds_of_collapse_are_distinguished() -> None:
     torch.manual_seed(0)
     spread = torch.randn(256, 128)
     direction = torch.randn(128)
@@ -145,53 +145,53 @@ def test_the_ways_to_collapse_are_told_apart() -> None:
     assert "hardly varies" in str(collapse_warning(Spread(0.05, 40.0, 0.5, 2048)))
 
 
-def test_a_complaint_has_the_numbers_and_a_setting_to_change() -> None:
-    for seen, advice in ((POINT, "encoders.momentum"), (LINE, "batch_size")):
-        said = str(collapse_warning(seen))
-        assert f"{seen.mean_cosine:.3f}" in said
-        assert f"{seen.rank:.1f} of 128" in said
-        assert advice in said
+def test_a_warning_has_the_numbers_and_a_setting_to_change() -> None:
+    for spread, advice in ((POINT, "encoders.momentum"), (LINE, "batch_size")):
+        message = str(collapse_warning(spread))
+        assert f"{spread.mean_cosine:.3f}" in message
+        assert f"{spread.rank:.1f} of 128" in message
+        assert advice in message
 
 
 # ------------------------------------------------------------------------------------------ the patience
 
 
-def spoken(monitor: CollapseMonitor, seen: list[Spread], fraction: float = 0.5) -> list[bool]:
-    return [monitor.observe(one, fraction) is not None for one in seen]
+def warnings_of(monitor: CollapseMonitor, readings: list[Spread], fraction: float = 0.5) -> list[bool]:
+    return [monitor.observe(one, fraction) is not None for one in readings]
 
 
-def test_it_speaks_once_an_episode_after_its_patience() -> None:
+def test_the_monitor_warns_once_per_episode_after_its_patience() -> None:
     monitor = CollapseMonitor(patience=3)
-    assert spoken(monitor, [POINT, POINT, GOOD, LINE, POINT]) == [False] * 5
-    assert spoken(monitor, [LINE, POINT, POINT, POINT]) == [True, False, False, False]
-    assert spoken(monitor, [GOOD, POINT, POINT, POINT, POINT]) == [False, False, False, True, False]
+    assert warnings_of(monitor, [POINT, POINT, GOOD, LINE, POINT]) == [False] * 5
+    assert warnings_of(monitor, [LINE, POINT, POINT, POINT]) == [True, False, False, False]
+    assert warnings_of(monitor, [GOOD, POINT, POINT, POINT, POINT]) == [False, False, False, True, False]
 
 
 def test_the_start_of_a_run_does_not_count() -> None:
     monitor = CollapseMonitor(patience=2, warm_up=0.1)
-    assert not any(spoken(monitor, [POINT] * 50, fraction=0.099))
-    assert spoken(monitor, [POINT, POINT], fraction=0.1) == [False, True]
+    assert not any(warnings_of(monitor, [POINT] * 50, fraction=0.099))
+    assert warnings_of(monitor, [POINT, POINT], fraction=0.1) == [False, True]
 
 
-def test_an_untrained_deep_encoder_looks_collapsed_and_does_not_trip_it() -> None:
+def test_an_untrained_deep_encoder_does_not_trigger_the_monitor() -> None:
     torch.manual_seed(0)
     layers = [layer for _ in range(12) for layer in (nn.Linear(64, 64), nn.ReLU())]
     z = nn.Sequential(*layers)(torch.randn(256, 64))
     assert collapse_warning(embedding_spread(z))
     monitor = CollapseMonitor()
     assert monitor.observe(embedding_spread(z), 0.0) is None
-    assert not any(spoken(monitor, [GOOD] * 20))
+    assert not any(warnings_of(monitor, [GOOD] * 20))
 
 
 @given(st.lists(st.sampled_from([GOOD, POINT, LINE]), max_size=30), st.integers(0, 30), st.integers(1, 4))
 @settings(deadline=None, max_examples=100)
-def test_a_restored_monitor_speaks_where_an_unbroken_one_would(
-    seen: list[Spread], cut: int, patience: int
+def test_a_restored_monitor_warns_where_an_uninterrupted_one_would(
+    readings: list[Spread], cut: int, patience: int
 ) -> None:
     unbroken, first, second = (CollapseMonitor(patience) for _ in range(3))
-    before = spoken(first, seen[:cut])
+    first_warnings = warnings_of(first, readings[:cut])
     second.restore(json.loads(json.dumps(first.state())))
-    assert before + spoken(second, seen[cut:]) == spoken(unbroken, seen)
+    assert first_warnings + warnings_of(second, readings[cut:]) == warnings_of(unbroken, readings)
 
 
 # -------------------------------------------------------------------------------------------- divergence
@@ -218,32 +218,32 @@ def test_none_allowed_stops_at_once() -> None:
 
 @given(st.lists(st.booleans(), max_size=20), st.integers(0, 20), st.integers(0, 3))
 @settings(deadline=None, max_examples=100)
-def test_a_restored_count_goes_on(good: list[bool], cut: int, allowed: int) -> None:
+def test_a_restored_count_continues(good: list[bool], cut: int, allowed: int) -> None:
     def answers(monitor: FiniteMonitor, steps: list[bool]) -> list[object]:
-        said: list[object] = []
+        results: list[object] = []
         for ok in steps:
             try:
-                said.append(monitor.accept(1.0 if ok else math.nan, 1.0, 0))
+                results.append(monitor.accept(1.0 if ok else math.nan, 1.0, 0))
             except Diverged:
-                said.append("stop")
-        return said
+                results.append("stop")
+        return results
 
     unbroken, first, second = (FiniteMonitor(allowed) for _ in range(3))
-    before = answers(first, good[:cut])
+    first_results = answers(first, good[:cut])
     second.restore(json.loads(json.dumps(first.state())))
-    assert before + answers(second, good[cut:]) == answers(unbroken, good)
+    assert first_results + answers(second, good[cut:]) == answers(unbroken, good)
 
 
-def test_time_left_is_that_of_the_steps_not_of_the_start(
+def test_remaining_time_is_estimated_from_steps_not_from_the_start(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first step compiles for 20 s, the others take 0.1 s; later the machine is half as fast."""
-    now = 0.0
-    monkeypatch.setattr("nearfar.train.display.time.monotonic", lambda: now)
+    clock = 0.0
+    monkeypatch.setattr("nearfar.train.display.time.monotonic", lambda: clock)
     display = Display(steps=3001, start=0, epochs=10)
-    said = []
+    estimates = []
     for step in range(1, 3002):
-        now += 20.0 if step == 1 else 0.1 if step <= 1001 else 0.2
+        clock += 20.0 if step == 1 else 0.1 if step <= 1001 else 0.2
         if step % 10 == 1:
             row = {
                 "step": step,
@@ -254,12 +254,14 @@ def test_time_left_is_that_of_the_steps_not_of_the_start(
                 "images_per_s": 1.0,
             }
             display.show(row)
-            said += [(step, line) for line in capsys.readouterr().err.splitlines()]
-    assert said[0][1].endswith("time left unknown")
-    assert said[-1][1].endswith("0 s left")
+            estimates += [(step, line) for line in capsys.readouterr().err.splitlines()]
+    assert estimates[0][1].endswith("time left unknown")
+    assert estimates[-1][1].endswith("0 s left")
     # a minute after the change of speed nothing of the old one is left
-    for step, line in said[1:-1]:
-        left = (3001 - step) * 0.2 if step > 1301 else (1001 - step) * 0.1 + 2000 * 0.1
+    for step, line in estimates[1:-1]:
+        expected = (3001 - step) * 0.2 if step > 1301 else (1001 - step) * 0.1 + 2000 * 0.1
         if step <= 1001 or step > 1301:
-            assert line.endswith(f"{left / 60:.1f} min left" if left >= 60 else f"{left:.0f} s left")
-    assert len(said) > 20
+            assert line.endswith(
+                f"{expected / 60:.1f} min left" if expected >= 60 else f"{expected:.0f} s left"
+            )
+    assert len(estimates) > 20

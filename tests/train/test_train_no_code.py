@@ -25,30 +25,31 @@ print(seen)
 def test_loading_a_run_runs_no_code(tmp_path: Path) -> None:
     config = {"backbone": "resnet8-w16", "batch_size": 256, "epochs": 1, "probe_every": 0}
     pretrain("moco", "digits", tmp_path / "run", quiet=True, config=config)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", WATCH, str(tmp_path / "run")], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[]"
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() == "[]"
 
 
 def test_a_config_with_a_python_tag_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(f"recipe: !!python/object/apply:os.mkdir ['{tmp_path}/made']\n")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "nearfar", "evaluate", str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 2
-    assert "config.yaml" in done.stderr
+    assert process.returncode == 2
+    assert "config.yaml" in process.stderr
     assert not (tmp_path / "made").exists()
 
 
-ALONE = """
+OFFLINE_RUN = """
 import sys
 seen = []
-watched = ("socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo", "socket.gethostbyname")
+calls = ("connect", "bind", "sendto", "sendmsg", "getaddrinfo", "gethostbyname")
+watched = tuple(f"socket.{call}" for call in calls)
 sys.addaudithook(lambda event, args: seen.append((event, str(args[1:]))) if event in watched else None)
 import nearfar as nf
 run = nf.pretrain(
@@ -62,17 +63,20 @@ print(seen)
 
 
 def test_nothing_listens_and_nothing_is_sent(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE, str(tmp_path / "run")], capture_output=True, text=True, check=False
+    process = subprocess.run(
+        [sys.executable, "-c", OFFLINE_RUN, str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip().splitlines()[-1] == "[]"
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip().splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize(("page", "least"), [("SECURITY.md", 14), ("docs/reliability.md", 38)])
-def test_every_promise_and_every_finding_names_a_test_that_is_there(page: str, least: int) -> None:
+@pytest.mark.parametrize(("page", "minimum"), [("SECURITY.md", 14), ("docs/reliability.md", 38)])
+def test_every_promise_and_finding_cites_an_existing_test(page: str, minimum: int) -> None:
     root = Path(__file__).parents[2]
     rows = [line for line in (root / page).read_text().splitlines() if "::test_" in line]
-    assert len(rows) >= least
+    assert len(rows) >= minimum
     for file, name in re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", "\n".join(rows)):
         assert f"def {name}(" in (root / file).read_text(), f"{file}::{name}"

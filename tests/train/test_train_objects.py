@@ -1,4 +1,4 @@
-"""Objects at the door: what is given as an object trains, resumes, is recognised, and is asked for by name when it is missing."""
+"""Objects instead of names: they train, resume, are recognised, and are requested by name when missing."""
 
 import random
 from pathlib import Path
@@ -66,12 +66,13 @@ def state(run: nf.Run) -> dict[str, Tensor]:
     return checkpoints.load(run.checkpoint)[0]
 
 
-def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
 
 
-def test_what_settings_can_say_becomes_settings(tmp_path: Path) -> None:
-    """A part of ours is its name and numbers: the run is the one that words make, bit for bit, and needs nothing again."""
+def test_parts_that_settings_describe_become_settings(tmp_path: Path) -> None:
+    """A part of ours becomes its name and numbers: the run equals the one from settings and needs no
+    object."""
     by_object = nf.pretrain(
         "moco", IMAGES, tmp_path / "a", backbone="resnet8-w16", bound=nf.MultiLabelCPC(0.5),
         negatives=nf.Queue(64), selection=nf.Ball(0.25), critic=nf.Cosine(0.3), **QUICK,
@@ -95,13 +96,13 @@ def test_what_settings_can_say_becomes_settings(tmp_path: Path) -> None:
         ("critic", nf.Distance(2.0, unit=False)),
     ],
 )
-def test_settings_say_all_of_a_part(room: str, part: Any) -> None:
-    said = as_section(room, part)
-    assert said is not None
-    assert all(getattr(part, key) == value for key, value in said.items() if key != "name")
+def test_settings_describe_a_part_completely(room: str, part: Any) -> None:
+    section = as_section(room, part)
+    assert section is not None
+    assert all(getattr(part, key) == value for key, value in section.items() if key != "name")
 
 
-def test_a_part_with_something_inside_stays_an_object() -> None:
+def test_a_part_with_an_object_inside_stays_an_object() -> None:
     filled = nf.Queue(8, dim=2)
     filled.advance({0: torch.ones(4, 2)}, torch.arange(4), nf.Progress(0, 1, 1))
     assert as_section("negatives", filled) is None
@@ -115,27 +116,27 @@ def test_a_part_with_something_inside_stays_an_object() -> None:
 
 def test_a_module_and_a_torch_dataset(tmp_path: Path) -> None:
     module = tiny()
-    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    initial = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     run = nf.pretrain("simclr", data=Pictures(), out=tmp_path / "run", backbone=module, **QUICK)
-    assert equal(before, module.state_dict())  # yours stays as it was
+    assert equal(initial, module.state_dict())  # yours stays as it was
     encoder = run.encoder()
     assert isinstance(encoder, Tiny)
     assert not torch.equal(encoder.conv.weight, module.conv.weight)
     result = nf.evaluate(run, protocols=["knn"], baselines=True)
     assert set(result["baselines"]) == {"pixels", "untrained"}
     assert run.embed(IMAGES[:5]).shape == (5, 8)
-    again = nf.Run.open(
+    reopened = nf.Run.open(
         tmp_path / "run", backbone=tiny(1), data=Pictures()
     )  # weights come from the checkpoint
-    assert equal(again.encoder().state_dict(), encoder.state_dict())
-    assert nf.evaluate(again, protocols=["knn"])["knn"] == result["knn"]
-    nf.write_report([again], tmp_path / "report.html")
+    assert equal(reopened.encoder().state_dict(), encoder.state_dict())
+    assert nf.evaluate(reopened, protocols=["knn"])["knn"] == result["knn"]
+    nf.write_report([reopened], tmp_path / "report.html")
 
 
 def test_a_method_resumes_bit_for_bit(tmp_path: Path) -> None:
     """Stopped after some steps and called again with equal objects: as if never stopped."""
     parts = {"encoders": nf.Momentum(tiny(), 0.9), "negatives": nf.Queue(32)}
-    whole = nf.pretrain(own_method(**parts), IMAGES, tmp_path / "whole", **{**QUICK, "epochs": 3})
+    uninterrupted = nf.pretrain(own_method(**parts), IMAGES, tmp_path / "whole", **{**QUICK, "epochs": 3})
     cut = {**QUICK, "epochs": 3, "checkpoint_every": 2}
     with pytest.raises(nf.Stopped):
         nf.pretrain(own_method(**parts), IMAGES, tmp_path / "cut", max_time=1e-9, **cut)
@@ -144,7 +145,7 @@ def test_a_method_resumes_bit_for_bit(tmp_path: Path) -> None:
         "negatives": nf.Queue(32),
     }  # other initial weights do not matter now
     rest = nf.pretrain(own_method(**parts), IMAGES, tmp_path / "cut", **cut)
-    assert equal(state(rest), state(whole))
+    assert equal(state(rest), state(uninterrupted))
 
 
 def test_other_objects_are_refused_with_what_differs(tmp_path: Path) -> None:
@@ -159,17 +160,17 @@ def test_other_objects_are_refused_with_what_differs(tmp_path: Path) -> None:
         nf.Run.open(tmp_path, bound=nf.NWJ())
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_missing_objects_are_named(tmp_path: Path) -> None:
     nf.pretrain("simclr", IMAGES, tmp_path, labels=LABELS, backbone=tiny(), **QUICK)
     run = nf.Run.open(tmp_path)  # settings, metrics and the like need no object
     assert run.metrics
     assert run.choices()["bound"] == "infonce"
     with pytest.raises(nf.UserError, match=r"Tiny \(240 weights.*Run.open\(.*backbone=…\)"):
         run.encoder()
-    again = nf.Run.open(tmp_path, backbone=tiny())
+    reopened = nf.Run.open(tmp_path, backbone=tiny())
     with pytest.raises(nf.UserError, match=r"Run.open\(.*data=…\)"):
-        nf.evaluate(again, protocols=["knn"])
-    assert nf.evaluate(again, train=(IMAGES, LABELS), protocols=["knn"])["test"]["samples"] > 0
+        nf.evaluate(reopened, protocols=["knn"])
+    assert nf.evaluate(reopened, train=(IMAGES, LABELS), protocols=["knn"])["test"]["samples"] > 0
     with pytest.raises(nf.UserError, match="bound was given"):
         nf.Run.open(tmp_path, backbone=tiny(), bound=nf.NWJ())
 
@@ -188,7 +189,7 @@ class Shifts:
         )
 
 
-def test_views_of_ones_own(tmp_path: Path) -> None:
+def test_custom_views_train_and_resume(tmp_path: Path) -> None:
     run = nf.pretrain("simclr", IMAGES, tmp_path / "a", backbone=tiny(), views=Shifts(), **QUICK)
     assert run.settings.views["object"] == "Shifts"
     assert run.settings.views["count"] == 3
@@ -231,58 +232,56 @@ def test_augments_are_settings(tmp_path: Path) -> None:
         ({"backbone": tiny(), "encoders": {"name": "infomax"}}, "needs a map from inside"),
     ],
 )
-def test_what_cannot_be_used_is_one_sentence(
-    tmp_path: Path, arguments: dict[str, Any], sentence: str
-) -> None:
+def test_unusable_objects_get_a_sentence(tmp_path: Path, arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(nf.UserError, match=sentence):
         nf.pretrain("simclr", IMAGES, tmp_path / "run", **arguments, **QUICK)
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
-def test_a_prior_is_an_object_like_the_others(tmp_path: Path) -> None:
+def test_a_prior_may_be_an_object(tmp_path: Path) -> None:
     run = nf.pretrain(
         "simclr", IMAGES, tmp_path / "a", backbone=tiny(), prior=nf.VarianceCovariance(0.5), **QUICK
     )
     assert run.settings.prior["name"] == "variance-covariance"
     assert "object" not in run.settings.prior
-    own = nf.pretrain(own_method(prior=nf.SIGReg()), IMAGES, tmp_path / "b", **QUICK)
-    assert own.settings.prior["object"] == "SIGReg"
+    custom = nf.pretrain(own_method(prior=nf.SIGReg()), IMAGES, tmp_path / "b", **QUICK)
+    assert custom.settings.prior["object"] == "SIGReg"
     with pytest.raises(nf.UserError, match=r"prior.name: sigreg, now none"):
         nf.pretrain(own_method(), IMAGES, tmp_path / "b", **QUICK)
 
 
-def test_a_method_is_whole() -> None:
+def test_a_method_takes_no_further_parts() -> None:
     with pytest.raises(nf.UserError, match="beside a Method"):
         split_objects(own_method(), {"bound": "nwj"})
     with pytest.raises(nf.UserError, match="expected the name of a recipe"):
         split_objects(3)
 
 
-def test_a_description_says_what_an_object_is() -> None:
-    said = describe_object(nf.Separable(hidden=4, layers=1, out=2, dim=3))
-    assert said["name"] == "separable"
-    assert len(said["tensors"]) == 12
-    other = describe_object(nf.Separable(hidden=5, layers=1, out=2, dim=3))
-    assert said["tensors"] != other["tensors"]
+def test_a_description_identifies_an_object() -> None:
+    description = describe_object(nf.Separable(hidden=4, layers=1, out=2, dim=3))
+    assert description["name"] == "separable"
+    assert len(description["tensors"]) == 12
+    changed = describe_object(nf.Separable(hidden=5, layers=1, out=2, dim=3))
+    assert description["tensors"] != changed["tensors"]
     assert (
-        describe_object(nf.Separable(hidden=4, layers=1, out=2, dim=3)) == said
+        describe_object(nf.Separable(hidden=4, layers=1, out=2, dim=3)) == description
     )  # weights are no part of it
 
 
-def test_a_bare_network_and_sources_as_wide_as_what_comes() -> None:
+def test_sources_take_the_width_of_their_keys() -> None:
     queue, bank = nf.Queue(64), nf.Bank(4, views=2)
     batch = nf.Batch((torch.randn(4, 3, 12, 12), torch.randn(4, 3, 12, 12)), torch.arange(4))
-    for source, empty, held in ((queue, (64, 0), (64, 8)), (bank, (2, 4, 0), (2, 4, 8))):
+    for source, empty, filled in ((queue, (64, 0), (64, 8)), (bank, (2, 4, 0), (2, 4, 8))):
         method = nf.Method(tiny(), nf.Cosine(), source, nf.Everyone(), nf.InfoNCE())
         outcome = method(batch)
         remembered = next(iter(source.buffers()))
         assert remembered.shape == empty  # computing changes nothing
         outcome.loss.backward()
         method.advance(outcome)
-        assert next(iter(source.buffers())).shape == held
-        fresh = nf.Queue(64) if source is queue else nf.Bank(4, views=2)
-        fresh.load_state_dict(source.state_dict())
-        assert all(torch.equal(a, b) for a, b in zip(fresh.buffers(), source.buffers(), strict=True))
+        assert next(iter(source.buffers())).shape == filled
+        new_source = nf.Queue(64) if source is queue else nf.Bank(4, views=2)
+        new_source.load_state_dict(source.state_dict())
+        assert all(torch.equal(a, b) for a, b in zip(new_source.buffers(), source.buffers(), strict=True))
         assert isinstance(method.encoders.backbone(), Tiny)
     with pytest.raises(nf.UserError, match="needs a row for each instance"):
         nf.Bank(2, dim=8).advance({0: torch.zeros(4, 8)}, torch.arange(4), nf.Progress(0, 1, 1))
@@ -291,11 +290,11 @@ def test_a_bare_network_and_sources_as_wide_as_what_comes() -> None:
 def test_a_recipe_returns_its_method() -> None:
     """As `pretrain` would build it; torch's generator is left alone, and any loop can train it."""
     network = tiny()
-    before = torch.random.get_rng_state()
+    random_state = torch.random.get_rng_state()
     method = nf.recipe("moco-ring", data=IMAGES, backbone=network, negatives=nf.Queue(64), seed=3)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    again = nf.recipe("moco-ring", data=IMAGES, backbone=tiny(), negatives=nf.Queue(64), seed=3)
-    assert equal(method.state_dict(), again.state_dict())
+    assert torch.equal(torch.random.get_rng_state(), random_state)
+    repeated = nf.recipe("moco-ring", data=IMAGES, backbone=tiny(), negatives=nf.Queue(64), seed=3)
+    assert equal(method.state_dict(), repeated.state_dict())
     batch = nf.Batch((torch.randn(8, 3, 12, 12), torch.randn(8, 3, 12, 12)), torch.arange(8))
     optimiser = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
     for step in range(3):
@@ -313,19 +312,19 @@ def test_a_recipe_returns_its_method() -> None:
     )
 
 
-def test_a_bare_network_is_encoders_by_name_as_in_a_method(tmp_path: Path) -> None:
+def test_a_bare_network_becomes_encoders(tmp_path: Path) -> None:
     bare = nf.pretrain("simclr", IMAGES, tmp_path / "a", encoders=tiny(), **QUICK)
     shared = nf.pretrain("simclr", IMAGES, tmp_path / "b", encoders=nf.Shared(tiny()), **QUICK)
     assert equal(state(bare), state(shared))
 
 
 @pytest.mark.parametrize("key", ["bound", "backbone", "views"])
-def test_a_class_in_place_of_its_object_is_told_so(key: str, tmp_path: Path) -> None:
-    given: Any = {"bound": nf.InfoNCE, "backbone": Tiny, "views": nf.Augment}[key]
+def test_a_class_instead_of_an_object_is_refused(key: str, tmp_path: Path) -> None:
+    value: Any = {"bound": nf.InfoNCE, "backbone": Tiny, "views": nf.Augment}[key]
     with pytest.raises(
-        nf.UserError, match=rf"{key} was the class {given.__name__}; expected an object of it"
+        nf.UserError, match=rf"{key} was the class {value.__name__}; expected an object of it"
     ):
-        nf.pretrain("simclr", IMAGES, tmp_path / "a", **{key: given}, **QUICK)
+        nf.pretrain("simclr", IMAGES, tmp_path / "a", **{key: value}, **QUICK)
 
 
 # ------------------------------------------------------------------------------- functions of one picture

@@ -61,9 +61,9 @@ def parameters(module: nn.Module) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_norms_biases_and_scalars_are_not_decayed_and_frozen_ones_not_trained(name: str) -> None:
-    decayed, others = build(name, net(), lr=0.1, weight_decay=0.5).param_groups
+    decayed, undecayed = build(name, net(), lr=0.1, weight_decay=0.5).param_groups
     assert decayed["param_names"] == ["conv.weight", "linear.weight"]
-    assert others["param_names"] == [
+    assert undecayed["param_names"] == [
         "temperature",
         "bias",
         "conv.bias",
@@ -75,7 +75,7 @@ def test_norms_biases_and_scalars_are_not_decayed_and_frozen_ones_not_trained(na
         "group_norm.bias",
         "linear.bias",
     ]
-    assert (decayed["weight_decay"], others["weight_decay"]) == (0.5, 0.0)
+    assert (decayed["weight_decay"], undecayed["weight_decay"]) == (0.5, 0.0)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -84,14 +84,14 @@ def test_without_gradient_only_the_decayed_shrink(name: str) -> None:
     with torch.no_grad():
         for p in module.parameters():
             p.copy_(torch.randn_like(p))
-    before = parameters(module)
+    initial = parameters(module)
     optimizer = build(name, module, lr=0.1, weight_decay=0.5)
     for p in module.parameters():
         p.grad = torch.zeros_like(p) if p.requires_grad else None
     optimizer.step()
-    for key, after in parameters(module).items():
+    for key, value in parameters(module).items():
         shrinks = key in ("conv.weight", "linear.weight")
-        torch.testing.assert_close(after, before[key] * (0.95 if shrinks else 1.0))
+        torch.testing.assert_close(value, initial[key] * (0.95 if shrinks else 1.0))
 
 
 def test_a_module_of_one_kind_makes_one_group() -> None:
@@ -127,15 +127,15 @@ def test_fused_kernels_serve_floats_only() -> None:
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
-def test_it_is_the_optimiser_it_names(name: str) -> None:
+def test_each_name_is_the_optimiser_of_that_name(name: str) -> None:
     ours, theirs = net(), net()
     reference: Callable[..., torch.optim.Optimizer] = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[
         name
     ]
     options: dict[str, Any] = {"momentum": 0.8} if name == "sgd" else {"betas": (0.8, 0.999)}
     decayed = [p for key, p in theirs.named_parameters() if key in ("conv.weight", "linear.weight")]
-    others = [p for p in theirs.parameters() if p.requires_grad and all(p is not q for q in decayed)]
-    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    undecayed = [p for p in theirs.parameters() if p.requires_grad and all(p is not q for q in decayed)]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": undecayed, "weight_decay": 0.0}]
     for module, optimizer in (
         (ours, build(name, ours, lr=0.1, weight_decay=0.1, momentum=0.8)),
         (theirs, reference(groups, lr=0.1, foreach=False, **options)),
@@ -153,12 +153,12 @@ def test_it_is_the_optimiser_it_names(name: str) -> None:
 def test_the_rate_set_is_the_rate_used(name: str) -> None:
     module = net()
     optimizer = build(name, module, lr=0.1, weight_decay=0.1)
-    before = parameters(module)
+    initial = parameters(module)
     for lr in (0.0, 0.2):
         set_lr(optimizer, lr)
         module(torch.randn(4, 3, 8, 8)).backward()
         optimizer.step()
-        moved = [key for key, p in parameters(module).items() if not p.equal(before[key])]
+        moved = [key for key, p in parameters(module).items() if not p.equal(initial[key])]
         assert bool(moved) == bool(lr)
 
 
@@ -168,7 +168,8 @@ def test_the_rate_set_is_the_rate_used(name: str) -> None:
 def paper_step(
     w: Tensor, g: Tensor, v: Tensor, lr: float, momentum: float, decay: float, adapt: bool
 ) -> tuple[Tensor, Tensor]:
-    """Algorithm 1 of You et al. 2017: the local rate, then momentum with the global rate inside, then the step."""
+    """Algorithm 1 of You et al. 2017: the local rate, then momentum with the global rate inside, then the
+    step."""
     weight_norm, gradient_norm = (
         sum(x * x for x in w.flatten()) ** 0.5,
         sum(x * x for x in g.flatten()) ** 0.5,
@@ -226,11 +227,11 @@ def test_lars_is_lightlys_under_a_schedule() -> None:
 
 def test_lars_moves_every_layer_by_the_same_share_whatever_the_gradients_size() -> None:
     weights = [nn.Parameter(torch.randn(4, 4) * 10.0**k) for k in range(3)]
-    before = [w.detach().clone() for w in weights]
+    initial = [w.detach().clone() for w in weights]
     for k, w in enumerate(weights):
         w.grad = torch.randn(4, 4) * 1000.0**k
     LARS(weights, lr=1.0).step()
-    for w, old in zip(weights, before, strict=True):
+    for w, old in zip(weights, initial, strict=True):
         torch.testing.assert_close((w.detach() - old).norm() / old.norm(), torch.tensor(0.001))
 
 
@@ -253,28 +254,28 @@ def test_lars_starts_from_zero_weights_and_skips_what_has_no_gradient() -> None:
 def test_a_resumed_optimiser_takes_bit_equal_steps(
     name: str, stop: int, memory_format: torch.memory_format, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    whole = net(memory_format)
-    optimizer = build(name, whole, lr=1.0, weight_decay=0.1)
-    take_steps(whole, optimizer, range(stop))
-    saved = {f"module/{key}": value for key, value in whole.state_dict().items()}
-    saved |= {f"optimizer/{key}": value for key, value in state_tensors(optimizer, whole).items()}
+    uninterrupted = net(memory_format)
+    optimizer = build(name, uninterrupted, lr=1.0, weight_decay=0.1)
+    take_steps(uninterrupted, optimizer, range(stop))
+    saved = {f"module/{key}": value for key, value in uninterrupted.state_dict().items()}
+    saved |= {f"optimizer/{key}": value for key, value in state_tensors(optimizer, uninterrupted).items()}
     tensors, _ = checkpoints.load(checkpoints.save(tmp_path_factory.mktemp("ckpt"), stop, saved, {}))
-    take_steps(whole, optimizer, range(stop, stop + 4))
+    take_steps(uninterrupted, optimizer, range(stop, stop + 4))
 
     resumed = net(memory_format)
-    again = build(name, resumed, lr=1.0, weight_decay=0.1)
-    take_steps(resumed, again, range(50, 52))  # whatever it was before is replaced
+    restored = build(name, resumed, lr=1.0, weight_decay=0.1)
+    take_steps(resumed, restored, range(50, 52))  # whatever it was before is replaced
     halves = {
         kind: {k[len(kind) :]: v for k, v in tensors.items() if k.startswith(kind)}
         for kind in ("module/", "optimizer/")
     }
     resumed.load_state_dict(halves["module/"])
-    load_state_tensors(again, resumed, halves["optimizer/"])
-    take_steps(resumed, again, range(stop, stop + 4))
+    load_state_tensors(restored, resumed, halves["optimizer/"])
+    take_steps(resumed, restored, range(stop, stop + 4))
 
-    for a, b in zip(whole.state_dict().values(), resumed.state_dict().values(), strict=True):
+    for a, b in zip(uninterrupted.state_dict().values(), resumed.state_dict().values(), strict=True):
         assert a.equal(b)
-    states = state_tensors(optimizer, whole), state_tensors(again, resumed)
+    states = state_tensors(optimizer, uninterrupted), state_tensors(restored, resumed)
     assert states[0].keys() == states[1].keys()
     assert all(states[0][key].equal(states[1][key]) for key in states[0])
     assert all(states[0][key].stride() == states[1][key].stride() for key in states[0])
@@ -289,11 +290,11 @@ def test_state_is_keyed_by_parameter_name_and_restored_as_a_copy() -> None:
     assert tensors["step/conv.weight"] == 2
     assert tensors["exp_avg/linear.weight"].shape == (4, 8)
     assert not any("frozen" in key or "tied" in key for key in tensors)
-    kept = copy.deepcopy(tensors)
-    load_state_tensors(optimizer, module, kept)
+    copied = copy.deepcopy(tensors)
+    load_state_tensors(optimizer, module, copied)
     take_steps(module, optimizer, range(1))
-    assert all(kept[key].equal(tensors[key]) for key in kept)
-    assert kept["step/conv.weight"] == 2
+    assert all(copied[key].equal(tensors[key]) for key in copied)
+    assert copied["step/conv.weight"] == 2
 
 
 @pytest.mark.parametrize(
@@ -310,11 +311,11 @@ def test_state_that_fits_no_parameter_is_refused_and_changes_nothing(tensors: di
     module = net()
     optimizer = build("sgd", module, lr=0.1, weight_decay=0.1)
     take_steps(module, optimizer, range(1))
-    before = copy.deepcopy(state_tensors(optimizer, module))
+    initial = copy.deepcopy(state_tensors(optimizer, module))
     with pytest.raises(UserError, match=next(iter(tensors))):
         load_state_tensors(optimizer, module, tensors)
-    after = state_tensors(optimizer, module)
-    assert all(before[key].equal(after[key]) for key in before)
+    final = state_tensors(optimizer, module)
+    assert all(initial[key].equal(final[key]) for key in initial)
 
 
 # -------------------------------------------------------------------------------------------- clipping
@@ -327,11 +328,11 @@ def test_clip_returns_the_norm_and_bounds_it(seed: int, max_norm: float | None) 
     parts = [nn.Parameter(torch.zeros(3, k)) for k in (1, 4, 2)]
     for p in parts[:2]:
         p.grad = torch.randn_like(p)
-    before = [p.grad.clone() for p in parts if p.grad is not None]
-    norm = torch.cat([g.flatten() for g in before]).norm()
+    initial = [p.grad.clone() for p in parts if p.grad is not None]
+    norm = torch.cat([g.flatten() for g in initial]).norm()
     assert clip(iter(parts), max_norm) == pytest.approx(float(norm), rel=1e-5)
     factor = 1.0 if max_norm is None else min(1.0, max_norm / float(norm))
-    for old, p in zip(before, parts, strict=False):
+    for old, p in zip(initial, parts, strict=False):
         torch.testing.assert_close(p.grad, old * factor, rtol=1e-4, atol=1e-6)
 
 

@@ -44,14 +44,14 @@ def state(run: Path) -> dict[str, torch.Tensor]:
     return checkpoints.load(newest)[0]
 
 
-def same(one: Path, other: Path) -> bool:
-    left, right = state(one), state(other)
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+def same(first: Path, second: Path) -> bool:
+    ours, theirs = state(first), state(second)
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_kill_9_in_mid_epoch_then_resumed_is_bit_equal(packed: str, tmp_path: Path) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    pretrain("moco", packed, whole, quiet=True, config=SMALL)
+    uninterrupted, cut = tmp_path / "whole", tmp_path / "cut"
+    pretrain("moco", packed, uninterrupted, quiet=True, config=SMALL)
     words = [f"{key}={value}" for key, value in SMALL.items()]
     command = [sys.executable, "-m", "nearfar", "pretrain", "moco", packed, "--out", str(cut), *words]
     child = subprocess.Popen([*command, "checkpoint_every=3", "--quiet"])
@@ -60,20 +60,20 @@ def test_kill_9_in_mid_epoch_then_resumed_is_bit_equal(packed: str, tmp_path: Pa
         time.sleep(0.02)
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
-    left = checkpoints.newest_step(cut / "ckpt")
-    assert left is not None
-    assert 0 < left < 32
-    assert left % 16  # 1,045 to train on, batches of 64: 16 steps are an epoch
+    step = checkpoints.newest_step(cut / "ckpt")
+    assert step is not None
+    assert 0 < step < 32
+    assert step % 16  # 1,045 to train on, batches of 64: 16 steps are an epoch
     pretrain("moco", packed, cut, quiet=True, config={**SMALL, "checkpoint_every": 3})
-    assert same(whole, cut)
+    assert same(uninterrupted, cut)
 
 
-def test_such_a_run_is_evaluated_embedded_and_reported(packed: str, tmp_path: Path) -> None:
+def test_a_packed_run_is_evaluated_embedded_and_reported(packed: str, tmp_path: Path) -> None:
     run = pretrain("simclr", packed, tmp_path / "run", quiet=True, config={**SMALL, "epochs": 1})
-    fresh = Run.open(tmp_path / "run")
-    found = nf.evaluate_run(fresh, protocols=["knn", "linear"], baselines=True)
-    assert found["knn"]["top1"] > 0.2
-    assert found["baselines"]["pixels"]["knn"]["top1"] > 0.5
+    reopened = Run.open(tmp_path / "run")
+    result = nf.evaluate_run(reopened, protocols=["knn", "linear"], baselines=True)
+    assert result["knn"]["top1"] > 0.2
+    assert result["baselines"]["pixels"]["knn"]["top1"] > 0.5
     from nearfar.cli import main
 
     out = tmp_path / "features.parquet"
@@ -82,23 +82,24 @@ def test_such_a_run_is_evaluated_embedded_and_reported(packed: str, tmp_path: Pa
     data = open_data(packed)
     assert table.column("path").to_pylist() == list(data.paths)
     assert table.column("label").to_pylist() == data.labels.tolist()
-    whole = torch.tensor(table.column("feature").to_pylist())
-    assert torch.equal(whole, fresh.embed(packed))
-    assert torch.equal(whole, run.embed(data))
-    page = nf.write_report([fresh], tmp_path / "page.html")
+    features = torch.tensor(table.column("feature").to_pylist())
+    assert torch.equal(features, reopened.embed(packed))
+    assert torch.equal(features, run.embed(data))
+    page = nf.write_report([reopened], tmp_path / "page.html")
     assert "could not be" not in Path(page or tmp_path / "page.html").read_text()
 
 
-def test_a_bad_row_that_training_meets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parquet larger than `scan_bytes`: the same weights whether the bad rows were known or not, and evaluation leaves them out."""
-    *before, _, meet = Limits.__init__.__defaults__ or ()
-    monkeypatch.setattr(Limits.__init__, "__defaults__", (*before, 0, meet))
+def test_a_bad_row_found_during_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parquet above `scan_bytes`: weights do not depend on when bad rows are found, and evaluation skips
+    them."""
+    *defaults, _, meet = Limits.__init__.__defaults__ or ()
+    monkeypatch.setattr(Limits.__init__, "__defaults__", (*defaults, 0, meet))
     assert Limits().scan_bytes == 0
     images = np.random.default_rng(0).integers(0, 256, (90, 16, 16, 3), dtype=np.uint8)
     spec = as_parquet(tmp_path / "data", images, bad=(7, 50))
     config = {**SMALL, "batch_size": 16, "epochs": 2, "probe_every": 0}
     one = pretrain("simclr", spec, tmp_path / "one", quiet=True, config=config)
-    assert one.facts["data"]["instances"] == 90  # nobody knew when it began
+    assert one.facts["data"]["instances"] == 90  # not yet known at the start
     listed = (tmp_path / "one" / "quarantine.csv").read_text().splitlines()
     assert len(listed) == 3
     notes = one.folder.notes()

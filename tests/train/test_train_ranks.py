@@ -1,5 +1,5 @@
-"""N ranks equal one: loss, gradient and weights in float64, whatever the method exchanges; and what a user can do to a run of several
-processes: change their number, kill one, ask all to stop, give bad input."""
+"""N ranks equal one in float64: loss, gradient and weights, for every method. A user may change the number of
+processes, kill one, stop all, or give bad input."""
 
 import io
 import json
@@ -36,8 +36,8 @@ from tests.data.test_data_packed import pictures
 
 # in float64 rounding is 1e-16 of numbers up to some 10, in sums of some thousands, over a few steps
 ROUNDING = 1e-11
-# each exchanges something else: keys with gradient; queue and clusters; bank; statistics of a cloud; labels; rows of no fixed
-# number; sums over all anchors; draws by row; places of a map; a running mean
+# each exchanges something else: keys with gradient; queue and clusters; bank; statistics of a cloud; labels;
+# rows of no fixed number; sums over all anchors; draws by row; places of a map; a running mean
 EXCHANGING = (
     "simclr-ring",
     "moco-cave",
@@ -59,15 +59,15 @@ EXCHANGING = (
 
 
 def test_two_processes_compute_what_one_does() -> None:
-    found = compare(2, {name: CASES[name] for name in EXCHANGING}, steps=4)
-    assert set(found) == set(EXCHANGING)
-    for name, differences in found.items():
+    result = compare(2, {name: CASES[name] for name in EXCHANGING}, steps=4)
+    assert set(result) == set(EXCHANGING)
+    for name, differences in result.items():
         assert max(differences.values()) < ROUNDING, (name, differences)
 
 
 def test_four_processes_compute_what_one_does() -> None:
-    found = compare(4, {"simclr ml-cpc": CASES["simclr ml-cpc"]}, steps=2)
-    assert max(found["simclr ml-cpc"].values()) < ROUNDING, found
+    differences = compare(4, {"simclr ml-cpc": CASES["simclr ml-cpc"]}, steps=2)
+    assert max(differences["simclr ml-cpc"].values()) < ROUNDING, differences
 
 
 def free_port() -> int:
@@ -79,13 +79,13 @@ def free_port() -> int:
 def run_as_rank(
     rank: int, world: int, ports: Sequence[int], commands: Sequence[Sequence[str]], folder: str
 ) -> None:
-    """Commands one after the other as this rank; leaves what it said and its exit codes in `folder`."""
+    """Runs commands one after the other as this rank; writes output and exit codes to `folder`."""
     torch.set_num_threads(1)
     codes = []
     with (
-        open(f"{folder}/said-{rank}", "w") as said,
-        redirect_stderr(said),
-        redirect_stdout(said),
+        open(f"{folder}/output-{rank}", "w") as stream,
+        redirect_stderr(stream),
+        redirect_stdout(stream),
     ):
         for port, words in zip(ports, commands, strict=True):
             os.environ.update(
@@ -96,11 +96,11 @@ def run_as_rank(
 
 
 def by_two(folder: Path, *commands: Sequence[str]) -> tuple[list[list[int]], list[str]]:
-    """(exit codes of each rank, what each said) of commands that two processes run."""
+    """(exit codes of each rank, output of each) of commands run by two processes."""
     ports = [free_port() for _ in commands]
     start(2, run_as_rank, 2, ports, commands, str(folder))
     codes = [json.loads((folder / f"codes-{rank}").read_text()) for rank in range(2)]
-    return codes, [(folder / f"said-{rank}").read_text() for rank in range(2)]
+    return codes, [(folder / f"output-{rank}").read_text() for rank in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -111,10 +111,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words(data: Path, out: Path, *more: str) -> list[str]:
-    """A run of 12 steps by SGD, whose steps are proportional to gradients: differences in rounding stay what they are."""
+    """A run of 12 steps by SGD, whose steps are proportional to gradients, so rounding differences stay
+    small."""
     fixed = ["backbone=resnet8-w16", "precision=fp32", "workers=0", "log_every=1", "optimizer=sgd", "lr=0.01"]
-    asked = ["epochs=4", "batch_size=16", "probe_every=0", "checkpoint_every=3"]
-    return ["pretrain", "moco", str(data), "--out", str(out), *fixed, *asked, *more]
+    settings = ["epochs=4", "batch_size=16", "probe_every=0", "checkpoint_every=3"]
+    return ["pretrain", "moco", str(data), "--out", str(out), *fixed, *settings, *more]
 
 
 def state(out: Path) -> dict[str, torch.Tensor]:
@@ -124,18 +125,21 @@ def state(out: Path) -> dict[str, torch.Tensor]:
 
 
 def rows(out: Path, kind: str = "train") -> list[dict[str, float]]:
-    read = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in read if row["kind"] == kind]
+    parsed = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in parsed if row["kind"] == kind]
 
 
-def test_the_number_of_processes_may_change_and_bad_input_is_told_once(data: Path, tmp_path: Path) -> None:
-    """1 → 2 → 1, one step each and then the rest, ends as one process alone does, up to float32 rounding, also where the two have
-    their weights spread over them; the files are those of one run, and only rank 0 speaks."""
-    changing, alone, sharded = (tmp_path / name for name in ("changing", "alone", "sharded"))
+def test_the_number_of_processes_may_change_and_bad_input_is_reported_once(
+    data: Path, tmp_path: Path
+) -> None:
+    """1 → 2 → 1, one step each and then the rest, ends as one process alone does, up to float32 rounding,
+    also where the two have their weights spread over them; the files are those of one run, and only rank 0
+    speaks."""
+    changing, single, sharded = (tmp_path / name for name in ("changing", "alone", "sharded"))
     one_step = "max_time=0.001"
-    assert main(words(data, alone, "--quiet")) == 0
+    assert main(words(data, single, "--quiet")) == 0
     assert main(words(data, changing, one_step, "--quiet")) == 75
-    codes, said = by_two(
+    codes, outputs = by_two(
         tmp_path,
         words(data, changing, one_step, "sharding=fsdp"),
         words(data, sharded, "sharding=fsdp", "probe_every=1", "held_out=0.2", "clip=1"),
@@ -144,15 +148,15 @@ def test_the_number_of_processes_may_change_and_bad_input_is_told_once(data: Pat
         words(data, data / "below-a-file"),  # which rank 0 alone would write
     )
     assert codes == [[75, 0, 2, 2, 2], [75, 0, 2, 2, 2]]
-    assert "by 2 processes" in said[0]
-    assert "stopped by max_time" in said[0]
-    assert "with 2 ranks it must be a multiple of 2" in said[0]
-    assert said[1] == ""
+    assert "by 2 processes" in outputs[0]
+    assert "stopped by max_time" in outputs[0]
+    assert "with 2 ranks it must be a multiple of 2" in outputs[0]
+    assert outputs[1] == ""
     assert rows(changing)[-1]["step"] == 2
     assert main(words(data, changing, "--quiet")) == 0
-    for got, wanted in zip(rows(changing), rows(alone), strict=True):
-        assert got["loss"] == pytest.approx(wanted["loss"], abs=1e-5)
-    ours, theirs = state(changing), state(alone)
+    for got, expected in zip(rows(changing), rows(single), strict=True):
+        assert got["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+    ours, theirs = state(changing), state(single)
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
         assert torch.allclose(tensor, theirs[name], rtol=1e-4, atol=1e-4), name
@@ -168,7 +172,7 @@ def test_ranks_with_other_memory_encode_in_the_same_parts(data: Path, tmp_path: 
     out = tmp_path / "run"
     start(2, with_own_memory, free_port(), str(tmp_path), words(data, out, "epochs=1"))
     assert [json.loads((tmp_path / f"codes-{rank}").read_text()) for rank in range(2)] == [[0], [0]]
-    assert "of the 8 instances of a batch are encoded at a time" in (tmp_path / "said-0").read_text()
+    assert "of the 8 instances of a batch are encoded at a time" in (tmp_path / "output-0").read_text()
     assert rows(out)[-1]["step"] == 3
 
 
@@ -179,24 +183,25 @@ def share_neighbours(rank: int, port: int, folder: str) -> None:
     strategy, rows = join(), torch.Generator().manual_seed(0)
     train, test = (torch.randn(count, 5, generator=rows) for count in (60, 33))
     labels = torch.arange(60) % 4
-    found = [ranked_classes(train, labels, test, chunk=7, strategy=who) for who in (strategy, SINGLE)]
+    rankings = [ranked_classes(train, labels, test, chunk=7, strategy=who) for who in (strategy, SINGLE)]
     same = ranked_classes(train, labels, train, chunk=7, exclude_self=True, strategy=strategy)
-    alone = ranked_classes(train, labels, train, chunk=7, exclude_self=True)
-    equal = torch.equal(*found) and torch.equal(same, alone)
-    said = strategy.all_gather_json({"rank": rank, "equal": equal})
-    Path(f"{folder}/neighbours-{rank}").write_text(json.dumps(said))
+    leave_one_out = ranked_classes(train, labels, train, chunk=7, exclude_self=True)
+    equal = torch.equal(*rankings) and torch.equal(same, leave_one_out)
+    replies = strategy.all_gather_json({"rank": rank, "equal": equal})
+    Path(f"{folder}/neighbours-{rank}").write_text(json.dumps(replies))
     leave()
 
 
 def test_nearest_neighbours_are_those_of_one_process(tmp_path: Path) -> None:
     start(2, share_neighbours, free_port(), str(tmp_path))
     for rank in range(2):
-        said = json.loads((tmp_path / f"neighbours-{rank}").read_text())
-        assert said == [{"rank": 0, "equal": True}, {"rank": 1, "equal": True}]
+        replies = json.loads((tmp_path / f"neighbours-{rank}").read_text())
+        assert replies == [{"rank": 0, "equal": True}, {"rank": 1, "equal": True}]
 
 
 def shuffle_keys(rank: int, port: int, folder: str) -> None:
-    """As one of two ranks: keys under `batch_norm=shuffled`, beside what the slow network makes of each half of the permuted batch."""
+    """As one of two ranks: keys under `batch_norm=shuffled` and those of the slow network per half of the
+    batch."""
     os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     torch.manual_seed(3)
@@ -205,7 +210,7 @@ def shuffle_keys(rank: int, port: int, folder: str) -> None:
     views = torch.randn(2, 12, 4, dtype=torch.float64)
     mine = slice(6 * rank, 6 * rank + 6)
     batch = Batch((views[0][mine], views[1][mine]), torch.arange(12)[mine])
-    seed, found = torch.initial_seed(), {}
+    seed, keys_by_norm = torch.initial_seed(), {}
     kinds: tuple[tuple[Statistics, int | None], ...] = (
         ("shuffled", None),
         ("shuffled", 3),
@@ -213,21 +218,21 @@ def shuffle_keys(rank: int, port: int, folder: str) -> None:
     )
     for kind, chunk in kinds:
         encoded, _ = Encoding(strategy, kind, chunk).encode(encoders, batch, (0,), (1,))
-        found[f"{kind} {chunk}"] = encoded
+        keys_by_norm[f"{kind} {chunk}"] = encoded
     order = torch.from_numpy(np.random.default_rng([seed % 2**64, 12]).permutation(12))
     expected = torch.empty(12, 3, dtype=torch.float64)
     for half in order.split(6):
         expected[half] = encoders.slow(views[1][half]).detach()
-    own = torch.nn.functional.batch_norm(net[0](views[0][mine]), None, None, training=True)
-    whole = found["shuffled None"]
+    own_norm = torch.nn.functional.batch_norm(net[0](views[0][mine]), None, None, training=True)
+    shuffled = keys_by_norm["shuffled None"]
     Path(f"{folder}/shuffled-{rank}").write_text(
         json.dumps(
             {
-                "keys": torch.allclose(whole.keys[1], expected[mine], atol=1e-12),
-                "anchors": torch.allclose(whole.anchors[0], own, atol=1e-12),
-                "another": not torch.allclose(whole.keys[1], found["per-rank None"].keys[1]),
-                "in parts": list(found["shuffled 3"].keys[1].shape) == [6, 3],
-                "no gradient": not whole.keys[1].requires_grad and whole.anchors[0].requires_grad,
+                "keys": torch.allclose(shuffled.keys[1], expected[mine], atol=1e-12),
+                "anchors": torch.allclose(shuffled.anchors[0], own_norm, atol=1e-12),
+                "another": not torch.allclose(shuffled.keys[1], keys_by_norm["per-rank None"].keys[1]),
+                "in parts": list(keys_by_norm["shuffled 3"].keys[1].shape) == [6, 3],
+                "no gradient": not shuffled.keys[1].requires_grad and shuffled.anchors[0].requires_grad,
             }
         )
     )
@@ -237,18 +242,18 @@ def shuffle_keys(rank: int, port: int, folder: str) -> None:
 def test_keys_may_be_shuffled_among_ranks(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """He et al. 2020, sec. 3.3, against the slow network applied to each rank's half of the permuted batch."""
+    """He et al. 2020, sec. 3.3: equals the slow network applied to each rank's half of the permuted batch."""
     start(2, shuffle_keys, free_port(), str(tmp_path))
     for rank in range(2):
-        said = json.loads((tmp_path / f"shuffled-{rank}").read_text())
-        assert all(said.values()), said
+        replies = json.loads((tmp_path / f"shuffled-{rank}").read_text())
+        assert all(replies.values()), replies
     refused = ["pretrain", "simclr", str(data), "--out", str(tmp_path / "bad"), "batch_size=16"]
     assert main([*refused, "batch_norm=shuffled"]) == 2
     assert "batch_norm was shuffled" in capsys.readouterr().err
 
 
 def picture_folder(folder: Path, count: int) -> Path:
-    """Little pictures of two classes in class folders, one of them broken: more than one rank's share of a scan."""
+    """Small pictures in two class folders, one of them broken: more than one rank's share of a scan."""
     rng = np.random.default_rng(0)
     for k in range(count):
         file = folder / f"class{k % 2}" / f"{k:03d}.png"
@@ -259,11 +264,9 @@ def picture_folder(folder: Path, count: int) -> Path:
     return folder
 
 
-def test_evaluating_and_embedding_are_shared_and_give_what_one_process_gives(
-    data: Path, tmp_path: Path
-) -> None:
-    """Scan, features and answers: figures, files and what is said are those of one process, bit by bit, and rank 0 alone speaks and
-    writes."""
+def test_shared_evaluation_and_embedding_equal_one_process(data: Path, tmp_path: Path) -> None:
+    """Scan, features and answers: figures, files and output are those of one process, bit by bit, and
+    only rank 0 prints and writes."""
     run, pictures = tmp_path / "run", picture_folder(tmp_path / "pictures", 200)
     many = tmp_path / "many.npz"
     grey = np.random.default_rng(1).integers(0, 256, (1100, 16, 16, 3), dtype=np.uint8)
@@ -271,21 +274,21 @@ def test_evaluating_and_embedding_are_shared_and_give_what_one_process_gives(
     assert main(words(data, run, "epochs=1", "--quiet")) == 0
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
-    asked = ["--train", str(pictures), "--protocol", "knn,linear,clustering", "--json"]
+    options = ["--train", str(pictures), "--protocol", "knn,linear,clustering", "--json"]
     one, two = tmp_path / "one.parquet", tmp_path / "two.parquet"
-    codes, said = by_two(
+    codes, outputs = by_two(
         tmp_path,
-        ["evaluate", str(copy), *asked],
+        ["evaluate", str(copy), *options],
         ["embed", str(copy), str(many), "--out", str(two)],
         ["embed", str(copy), str(tmp_path / "absent"), "--out", str(two)],
     )
     assert codes == [[0, 0, 2], [0, 0, 2]]
-    assert said[1] == ""
-    alone = io.StringIO()
-    with redirect_stdout(alone):
-        assert main(["evaluate", str(run), *asked]) == 0
+    assert outputs[1] == ""
+    single = io.StringIO()
+    with redirect_stdout(single):
+        assert main(["evaluate", str(run), *options]) == 0
         assert main(["embed", str(run), str(many), "--out", str(one)]) == 0
-    ours, theirs = (json.loads(text.splitlines()[0]) for text in (said[0], alone.getvalue()))
+    ours, theirs = (json.loads(text.splitlines()[0]) for text in (outputs[0], single.getvalue()))
     assert ours == theirs
     assert ours["train"]["samples"] + ours["test"]["samples"] == 199
     assert one.read_bytes() == two.read_bytes()
@@ -297,30 +300,30 @@ def damaged_pack(folder: Path, damaged: Sequence[int]) -> Path:
     images = pictures()
     packed = pack(images, folder, encoding="raw")
     for file in packed.glob("shard-*"):
-        held = bytearray(file.read_bytes())
+        content = bytearray(file.read_bytes())
         for row in damaged:
-            place = held.find(images[row].tobytes())
+            place = content.find(images[row].tobytes())
             if place >= 0:
-                held[place] ^= 1
-        file.write_bytes(held)
+                content[place] ^= 1
+        file.write_bytes(content)
     return packed
 
 
-def test_what_is_unusable_is_judged_and_listed_by_all_ranks(tmp_path: Path) -> None:
+def test_all_ranks_count_and_list_unusable_items(tmp_path: Path) -> None:
     """8 of 90 are more than a share of 0.07, which no rank meets alone."""
     packed = damaged_pack(tmp_path / "p", range(3, 83, 10))
-    alone, strict, lenient = (tmp_path / name for name in ("alone", "strict", "lenient"))
-    asked = ("epochs=1", "batch_size=30", "held_out=0", "image_size=12", "--quiet")
-    assert main(words(packed, tmp_path / "refused", *asked, "max_bad_share=0.07")) == 2
-    assert main(words(packed, alone, *asked, "max_bad_share=0.1")) == 0
-    codes, said = by_two(
+    single, strict, lenient = (tmp_path / name for name in ("alone", "strict", "lenient"))
+    settings = ("epochs=1", "batch_size=30", "held_out=0", "image_size=12", "--quiet")
+    assert main(words(packed, tmp_path / "refused", *settings, "max_bad_share=0.07")) == 2
+    assert main(words(packed, single, *settings, "max_bad_share=0.1")) == 0
+    codes, outputs = by_two(
         tmp_path,
-        words(packed, lenient, *asked, "max_bad_share=0.1"),
-        words(packed, strict, *asked, "max_bad_share=0.07"),
+        words(packed, lenient, *settings, "max_bad_share=0.1"),
+        words(packed, strict, *settings, "max_bad_share=0.07"),
     )
     assert codes == [[0, 2], [0, 2]]
-    assert "of 90 instances cannot be used and the limit is a share of 0.07" in said[0]
-    listed = [sorted((run / "quarantine.csv").read_text().splitlines()) for run in (alone, lenient)]
+    assert "of 90 instances cannot be used and the limit is a share of 0.07" in outputs[0]
+    listed = [sorted((run / "quarantine.csv").read_text().splitlines()) for run in (single, lenient)]
     assert listed[0] == listed[1]
     assert len(listed[0]) == 9
 
@@ -328,11 +331,11 @@ def test_what_is_unusable_is_judged_and_listed_by_all_ranks(tmp_path: Path) -> N
 def torchrun(log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with log.open("ab") as said:
+    with log.open("ab") as stream:
         return subprocess.Popen(
             [*launcher, "--max-restarts", "3", "-m", "nearfar", *command],
-            stdout=said,
-            stderr=said,
+            stdout=stream,
+            stderr=stream,
             env=environment,
         )
 
@@ -350,24 +353,25 @@ def wait_for_step(out: Path, step: int, log: Path, seconds: float = 240.0) -> No
 
 def ranks_of(agent: int) -> dict[int, int]:
     """Process numbers by rank of those that torchrun started."""
-    found = {}
+    processes = {}
     for child in Path(f"/proc/{agent}/task/{agent}/children").read_text().split():
-        held = dict(
+        environment = dict(
             item.split("=", 1)
             for item in Path(f"/proc/{child}/environ").read_text().split("\0")
             if "=" in item
         )
-        if "RANK" in held:
-            found[int(held["RANK"])] = int(child)
-    return found
+        if "RANK" in environment:
+            processes[int(environment["RANK"])] = int(child)
+    return processes
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds ranks by /proc, which Linux has")
-def test_a_killed_rank_and_a_signal_cost_nothing(data: Path, tmp_path: Path) -> None:
-    """A rank killed by SIGKILL: torchrun restarts all from the last checkpoint. SIGTERM to torchrun: all stop, saved. Then the same
-    command ends bit-equal to a run of two processes that nothing happened to."""
+def test_a_killed_rank_and_a_signal_lose_nothing(data: Path, tmp_path: Path) -> None:
+    """A rank killed by SIGKILL: torchrun restarts all from the last checkpoint. SIGTERM to torchrun: all
+    stop, saved. Then the same command ends bit-equal to a run of two processes that nothing happened to."""
     undisturbed, disturbed, log = tmp_path / "undisturbed", tmp_path / "disturbed", tmp_path / "log"
-    # saved by the clock as well, which is rank 0's: clocks of ranks differ, and all must look at a state together
+    # saved by the clock as well, which is rank 0's: clocks of ranks differ, and all must look at a state
+    # together
     codes, _ = by_two(tmp_path, words(data, undisturbed, "checkpoint_minutes=0.002"))
     assert codes == [[0], [0]]
     launcher = torchrun(log, words(data, disturbed))
@@ -384,10 +388,10 @@ def test_a_killed_rank_and_a_signal_cost_nothing(data: Path, tmp_path: Path) -> 
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_a_peer_that_ends_while_ranks_meet_is_told_of(
+def test_a_peer_that_ends_at_the_rendezvous_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """torch's own class for it, a `DistNetworkError`, says nothing of gloo or of a connection that was reset."""
+    """torch's `DistNetworkError` mentions neither gloo nor a reset connection."""
 
     def gone() -> None:
         raise torch.distributed.DistNetworkError(
@@ -401,18 +405,18 @@ def test_a_peer_that_ends_while_ranks_meet_is_told_of(
 
 
 @pytest.mark.parametrize("port", ["", "x", "70000", None])
-def test_a_port_that_cannot_be_had_gets_a_sentence(
+def test_an_unavailable_port_gets_a_sentence(
     port: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        given = str(taken.getsockname()[1]) if port is None else port
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        address = str(listener.getsockname()[1]) if port is None else port
         for key, value in {
             "RANK": "0",
             "WORLD_SIZE": "2",
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": given,
+            "MASTER_PORT": address,
         }.items():
             monkeypatch.setenv(key, value)
         assert main(["pretrain", "simclr", "digits", "--out", "nowhere"]) == 2

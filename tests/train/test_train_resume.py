@@ -1,4 +1,4 @@
-"""A run that is killed, stopped or changed: nothing saved is lost, and what comes after is what would have come."""
+"""A run that is killed, stopped or changed loses nothing saved and continues exactly."""
 
 import json
 import multiprocessing
@@ -59,7 +59,7 @@ def final_state(out: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RUNS)
 def test_kills_at_random_moments_change_nothing(recipe: str, tmp_path: Path) -> None:
-    """Real processes, real SIGKILL. Each child goes on from the last save; the end is bit-equal to never stopping."""
+    """Real processes, real SIGKILL. Each child resumes from the last save; the end is bit-equal."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["nearfar.train.pretrain", "torch.utils.tensorboard", "torch._dynamo"])
 
@@ -68,11 +68,11 @@ def test_kills_at_random_moments_change_nothing(recipe: str, tmp_path: Path) -> 
         child.start()
         return child
 
-    begun = time.monotonic()
-    whole = start(tmp_path / "whole")
-    whole.join()
-    assert whole.exitcode == 0
-    duration = time.monotonic() - begun
+    start_time = time.monotonic()
+    uninterrupted = start(tmp_path / "whole")
+    uninterrupted.join()
+    assert uninterrupted.exitcode == 0
+    duration = time.monotonic() - start_time
 
     cut, choose, kills, reached = tmp_path / "cut", random.Random(recipe), 0, -1
     while kills < 12:
@@ -95,9 +95,9 @@ def test_kills_at_random_moments_change_nothing(recipe: str, tmp_path: Path) -> 
     last.join()
     assert last.exitcode == 0
     assert logged_losses(cut) == logged_losses(tmp_path / "whole")
-    expected, found = final_state(tmp_path / "whole"), final_state(cut)
-    assert expected.keys() == found.keys()
-    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+    expected, resumed = final_state(tmp_path / "whole"), final_state(cut)
+    assert expected.keys() == resumed.keys()
+    assert [name for name in expected if not torch.equal(expected[name], resumed[name])] == []
 
 
 def command(out: Path, *words: str) -> list[str]:
@@ -105,33 +105,33 @@ def command(out: Path, *words: str) -> list[str]:
     return [*start, "backbone=resnet8-w16", "batch_size=128", "probe_every=0", "held_out=0", *words]
 
 
-def heard() -> None:
-    """In a child: signals as they are by default, whatever the tests themselves were started to ignore (nohup, a background job)."""
+def default_signals() -> None:
+    """In a child: default signal handling, whatever the tests were started with (nohup, a background job)."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_exits_75_and_the_same_command_goes_on(
+def test_a_signal_saves_and_exits_75_and_the_same_command_resumes(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
     words = command(out, "epochs=15", "checkpoint_every=1000")  # long enough to be met at work on any machine
     child = subprocess.Popen(
-        words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=heard
+        words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=default_signals
     )
     while child.poll() is None and len(read_metrics(out / "metrics.jsonl")) < 1:
         time.sleep(0.05)
     child.send_signal(number)
-    _, said = child.communicate(timeout=120)
-    assert child.returncode == 75, said
-    assert f"stopped by {number.name} at step" in said
+    _, message = child.communicate(timeout=120)
+    assert child.returncode == 75, message
+    assert f"stopped by {number.name} at step" in message
     stopped_at = checkpoints.load(checkpoints.newest(out / "ckpt"))[1]["step"]  # type: ignore[arg-type]
     assert 0 < stopped_at < 210
-    again = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert again.returncode == 0, again.stderr
-    assert f"resuming from step {stopped_at}" in again.stderr
-    assert "trained for 210 steps" in again.stdout
+    process = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert f"resuming from step {stopped_at}" in process.stderr
+    assert "trained for 210 steps" in process.stdout
 
 
 def test_max_time_stops_resumably(tmp_path: Path) -> None:
@@ -146,12 +146,12 @@ def test_max_time_stops_resumably(tmp_path: Path) -> None:
 def test_changed_settings_stop_with_a_diff_unless_allowed(tmp_path: Path) -> None:
     settings = {**SMALL, "epochs": 1}
     pretrain("simclr", "digits", tmp_path, quiet=True, config=settings)
-    before = (tmp_path / "config.yaml").read_bytes()
+    previous = (tmp_path / "config.yaml").read_bytes()
     with pytest.raises(UserError, match=r"epochs: 1, now 2; critic\.temperature: 0\.2, now 0\.5"):
         pretrain(
             "simclr", "digits", tmp_path, quiet=True, config={**settings, "epochs": 2, "temperature": 0.5}
         )
-    assert (tmp_path / "config.yaml").read_bytes() == before
+    assert (tmp_path / "config.yaml").read_bytes() == previous
     run = pretrain(
         "simclr", "digits", tmp_path, quiet=True, allow_change=True, config={**settings, "epochs": 2}
     )
@@ -162,7 +162,7 @@ def test_changed_settings_stop_with_a_diff_unless_allowed(tmp_path: Path) -> Non
     assert checkpoints.newest(tmp_path / "ckpt") is not None
 
 
-def test_changed_data_stop_too(tmp_path: Path) -> None:
+def test_changed_data_are_refused(tmp_path: Path) -> None:
     from nearfar.data import open_data
 
     digits = open_data("digits")
@@ -184,20 +184,20 @@ def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:
             pytest.fail("claimed twice")
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path: Path) -> None:
+def test_a_damaged_newest_checkpoint_is_skipped(tmp_path: Path) -> None:
     settings = {**SMALL, "epochs": 1}
-    whole = pretrain("moco", "digits", tmp_path, quiet=True, config={**settings, **RUNS["moco"]})
+    uninterrupted = pretrain("moco", "digits", tmp_path, quiet=True, config={**settings, **RUNS["moco"]})
     expected = final_state(tmp_path)
-    state = whole.checkpoint / "state.safetensors"
+    state = uninterrupted.checkpoint / "state.safetensors"
     data = bytearray(state.read_bytes())
     data[len(data) // 2] ^= 4
     state.write_bytes(data)
     pretrain("moco", "digits", tmp_path, quiet=True, config={**settings, **RUNS["moco"]})
-    found = final_state(tmp_path)
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    resumed = final_state(tmp_path)
+    assert all(torch.equal(expected[name], resumed[name]) for name in expected)
 
 
-def test_damaged_checkpoints_alone_are_no_reason_to_start_over(tmp_path: Path) -> None:
+def test_a_run_with_only_damaged_checkpoints_does_not_start_over(tmp_path: Path) -> None:
     settings = {**SMALL, "epochs": 1, "keep": 1}
     run = pretrain("simclr", "digits", tmp_path, quiet=True, config=settings)
     (run.checkpoint / "facts.json").write_text("{}")
@@ -209,8 +209,8 @@ def test_damaged_checkpoints_alone_are_no_reason_to_start_over(tmp_path: Path) -
 def test_a_schedule_with_warm_up_can_be_resumed_and_opened(tmp_path: Path) -> None:
     settings = {**SMALL, "epochs": 1, "lr": {"cosine": {"start": 0.002, "warmup": 1}}}
     pretrain("simclr", "digits", tmp_path, quiet=True, config=settings)
-    again = pretrain("simclr", "digits", tmp_path, quiet=True, config=settings)
-    assert again.facts["step"] == 14
+    resumed = pretrain("simclr", "digits", tmp_path, quiet=True, config=settings)
+    assert resumed.facts["step"] == 14
 
 
 def test_another_optimiser_starts_with_fresh_moments(tmp_path: Path) -> None:
@@ -225,13 +225,13 @@ def test_divergence_stops_with_a_dump_and_keeps_the_last_good_checkpoint(tmp_pat
     with pytest.raises(UserError, match=r"diverged at step \d+: the loss was .* try a lower lr"):
         pretrain("simclr", "digits", tmp_path, quiet=True, config=settings)
     dumped = checkpoints.newest(tmp_path / "diverged")
-    kept = checkpoints.newest(tmp_path / "ckpt")
+    newest = checkpoints.newest(tmp_path / "ckpt")
     assert dumped is not None
-    assert kept is not None
-    assert checkpoints.load(kept)[1]["step"] < checkpoints.load(dumped)[1]["step"]
+    assert newest is not None
+    assert checkpoints.load(newest)[1]["step"] < checkpoints.load(dumped)[1]["step"]
 
 
-def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
+def test_a_truncated_last_line_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(json.dumps({"kind": "train", "step": 1}) + '\n{"kind": "tra')
     assert read_metrics(path) == [{"kind": "train", "step": 1}]

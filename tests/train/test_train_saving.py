@@ -1,4 +1,4 @@
-"""Checkpoints by time, written while training goes on: the trajectory does not know of them."""
+"""Checkpoints by time, written while training continues: they do not change the trajectory."""
 
 import threading
 from functools import partial
@@ -31,8 +31,8 @@ def digits() -> Any:
     return open_data("digits").subset(np.arange(160))
 
 
-def test_checkpoints_by_time_change_nothing_but_their_number(tmp_path: Path) -> None:
-    plain = pretrain("moco", digits(), tmp_path / "a", quiet=True, config=SMALL)
+def test_checkpoints_by_time_change_only_their_number(tmp_path: Path) -> None:
+    by_steps = pretrain("moco", digits(), tmp_path / "a", quiet=True, config=SMALL)
     often = pretrain(
         "moco", digits(), tmp_path / "b", quiet=True, config={**SMALL, "checkpoint_minutes": 1e-9}
     )
@@ -42,21 +42,21 @@ def test_checkpoints_by_time_change_nothing_but_their_number(tmp_path: Path) -> 
     ]
     assert len(list((tmp_path / "b/ckpt").iterdir())) == 11  # each step's, and each is valid
     assert all(checkpoints.valid(path) for path in (tmp_path / "b/ckpt").iterdir())
-    one, other = (checkpoints.load(run.checkpoint)[0] for run in (plain, often))
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    # going on from any of them ends in the same bits: what was written is the state of its step, not of a later one
+    first, second = (checkpoints.load(run.checkpoint)[0] for run in (by_steps, often))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    # resuming from any of them ends in the same bits: what was written is the state of its step
     for path in sorted((tmp_path / "b/ckpt").iterdir())[5:]:
         for file in path.iterdir():
             file.unlink()
         path.rmdir()
-    again = pretrain("moco", digits(), tmp_path / "b", quiet=True, config=SMALL)
-    assert again.facts["step"] == 10
+    resumed = pretrain("moco", digits(), tmp_path / "b", quiet=True, config=SMALL)
+    assert resumed.facts["step"] == 10
     assert all(
-        torch.equal(one[name], tensor) for name, tensor in checkpoints.load(again.checkpoint)[0].items()
+        torch.equal(first[name], tensor) for name, tensor in checkpoints.load(resumed.checkpoint)[0].items()
     )
 
 
-def test_what_fails_in_the_background_ends_the_run_with_its_sentence(
+def test_a_failed_background_write_ends_the_run_with_its_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any, **__: Any) -> None:
@@ -68,23 +68,23 @@ def test_what_fails_in_the_background_ends_the_run_with_its_sentence(
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("nearfar-save")]
 
 
-def test_a_copy_stays_as_it_was() -> None:
+def test_a_copied_state_does_not_change() -> None:
     tensor = torch.arange(4.0)
-    held = copy_tensors({"a": tensor})
+    copied = copy_tensors({"a": tensor})
     tensor += 1
-    assert held["a"].tolist() == [0, 1, 2, 3]
+    assert copied["a"].tolist() == [0, 1, 2, 3]
 
 
 def test_one_write_at_a_time_in_order() -> None:
-    done: list[int] = []
+    written: list[int] = []
     with CheckpointWriter() as saving:
         for number in range(20):
-            saving.submit(partial(done.append, number))
+            saving.submit(partial(written.append, number))
         saving.wait()
-        assert done == list(range(20))
+        assert written == list(range(20))
         assert saving.minutes() < 1
 
 
-def test_the_setting_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_checkpoint_minutes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pretrain", "simclr", "digits", "--out", str(tmp_path), "checkpoint_minutes=0"]) == 2
     assert "checkpoint_minutes" in capsys.readouterr().err

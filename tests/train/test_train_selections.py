@@ -1,5 +1,5 @@
-"""Selections that remember, in real runs: clusters are renewed by the loop, travel with checkpoints, and a run that
-was stopped ends as one that was not. Warnings about a tight start."""
+"""Selections that remember, in real runs: clusters are renewed by the loop, travel with checkpoints, and a
+run that was stopped ends as one that was not. Warnings about a tight start."""
 
 import math
 import shutil
@@ -67,21 +67,21 @@ def clusters(tensors: dict[str, torch.Tensor]) -> list[torch.Tensor]:
 @pytest.mark.parametrize("recipe", RUNS)
 def test_stopping_before_and_after_a_refresh_changes_nothing(recipe: str, tmp_path: Path) -> None:
     """What a kill after step s leaves behind is the run's folder with no checkpoint beyond s."""
-    whole = run(recipe, tmp_path / "whole", checkpoint_every=2, keep=100)
-    for stop, known in ((STEPS_PER_EPOCH, False), (STEPS_PER_EPOCH + 2, True)):
+    uninterrupted = run(recipe, tmp_path / "whole", checkpoint_every=2, keep=100)
+    for stop, has_clusters in ((STEPS_PER_EPOCH, False), (STEPS_PER_EPOCH + 2, True)):
         cut = tmp_path / f"cut-{stop}"
         shutil.copytree(tmp_path / "whole", cut)
         for saved in (cut / "ckpt").glob("step-*"):
             if int(saved.name.removeprefix("step-")) > stop:
                 shutil.rmtree(saved)
-        (before,) = clusters(state(cut))
-        assert bool((before >= 0).all()) == bool((before >= 0).any()) == known
+        (initial,) = clusters(state(cut))
+        assert bool((initial >= 0).all()) == bool((initial >= 0).any()) == has_clusters
         resumed = run(recipe, cut)
-        assert whole.keys() == resumed.keys()
-        assert [name for name in whole if not torch.equal(whole[name], resumed[name])] == []
-        (after,) = clusters(resumed)
-        assert after.min() >= 0
-        assert 1 < len(after.unique()) <= 8
+        assert uninterrupted.keys() == resumed.keys()
+        assert [name for name in uninterrupted if not torch.equal(uninterrupted[name], resumed[name])] == []
+        (final,) = clusters(resumed)
+        assert final.min() >= 0
+        assert 1 < len(final.unique()) <= 8
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,11 @@ def test_stopping_before_and_after_a_refresh_changes_nothing(recipe: str, tmp_pa
         (Neighbours(lower=0.9), False),  # everyone counts until there are clusters
     ],
 )
-def test_a_tight_start_is_spoken_of(selection: AbstractSelection, speaks: bool) -> None:
-    said = selection.startup_warning()
-    assert (said is not None) == speaks
-    if said is not None:
-        assert "selection.lower=linear(0,0.9)" in said
+def test_a_tight_start_gives_a_warning(selection: AbstractSelection, speaks: bool) -> None:
+    message = selection.startup_warning()
+    assert (message is not None) == speaks
+    if message is not None:
+        assert "selection.lower=linear(0,0.9)" in message
 
 
 def test_the_warning_is_logged_once_and_not_again_when_resuming(tmp_path: Path) -> None:
@@ -115,10 +115,10 @@ def test_the_warning_is_logged_once_and_not_again_when_resuming(tmp_path: Path) 
 def test_every_recipe_with_negatives_comes_with_every_selection() -> None:
     for base in ("simclr", "moco", "moco-v1", "instdisc"):
         for selection in ("ring", "ball", "cave", "neighbours"):
-            chosen, plain = resolve(f"{base}-{selection}", "x"), resolve(base, "x")
-            assert chosen.selection["name"] == selection
-            assert chosen.bound == plain.bound
-            assert chosen.negatives == plain.negatives
+            variant, base_settings = resolve(f"{base}-{selection}", "x"), resolve(base, "x")
+            assert variant.selection["name"] == selection
+            assert variant.bound == base_settings.bound
+            assert variant.negatives == base_settings.negatives
     assert not any(name.startswith(("byol-", "simsiam-")) for name in RECIPES)
     assert resolve("la", "x").selection["background"] == 0.1  # a share, whatever the size of the bank
 
@@ -126,8 +126,8 @@ def test_every_recipe_with_negatives_comes_with_every_selection() -> None:
 @pytest.mark.parametrize(("epochs", "share"), [(300, 100.0), (30, 10.0), (1, 0.3333)])
 def test_the_rings_outer_edge_rises_in_the_first_third_of_any_run(epochs: int, share: float) -> None:
     """Wu et al. 2021, App. E: from everyone to the most similar tenth in 100 of 300 epochs."""
-    chosen = resolve("moco-ring", "x", {"epochs": 7}, {"epochs": epochs})
-    assert chosen.selection == {
+    settings = resolve("moco-ring", "x", {"epochs": 7}, {"epochs": epochs})
+    assert settings.selection == {
         "name": "ring",
         "lower": linear(0.0, 0.9, share),
         "upper": 0.99,
@@ -135,15 +135,15 @@ def test_the_rings_outer_edge_rises_in_the_first_third_of_any_run(epochs: int, s
     }
     with pytest.raises(UserError, match="epochs was"):
         resolve("moco-ring", "x", {"epochs": 10**400})
-    own = resolve("moco-ring", "x", {"epochs": epochs, "selection.lower": 0.2})
-    assert own.selection["lower"] == 0.2
+    explicit = resolve("moco-ring", "x", {"epochs": epochs, "selection.lower": 0.2})
+    assert explicit.selection["lower"] == 0.2
 
 
 @pytest.mark.parametrize(
     ("changes", "speaks"),
     [({"selection.every": 5}, True), ({"selection.after": 2.0}, True), ({"epochs": 1}, True), ({}, False)],
 )
-def test_a_selection_that_would_never_know_anybody_is_spoken_of(
+def test_a_selection_that_never_gets_groups_gives_a_warning(
     changes: dict[str, Any], speaks: bool, tmp_path: Path
 ) -> None:
     tensors = run("simclr-cave", tmp_path, **changes)
@@ -153,7 +153,7 @@ def test_a_selection_that_would_never_know_anybody_is_spoken_of(
     assert any("never computes its clusters" in message for message in events) == speaks
 
 
-def test_what_is_logged_of_a_step_is_what_it_was_computed_with(tmp_path: Path) -> None:
+def test_logged_values_are_those_the_step_used(tmp_path: Path) -> None:
     """ML-CPC's ceiling is log(m / alpha): both are of the same step."""
     changes = {"bound": {"name": "ml-cpc", "alpha": geometric(10.0, 0.1)}, "negatives.size": 256, "epochs": 3}
     plain_run("moco", tmp_path, changes)
@@ -166,7 +166,7 @@ def test_what_is_logged_of_a_step_is_what_it_was_computed_with(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (
             {"bound": {"name": "alpha-cpc", "alpha": 20.0}},
@@ -174,7 +174,8 @@ def test_what_is_logged_of_a_step_is_what_it_was_computed_with(tmp_path: Path) -
         ),
         (
             {"selection.lower": "linear(0,0.99,1)", "selection.upper": "linear(0.5,1,2)"},
-            r"selection.lower, linear\(0.0,0.99,1.0\), is .* where selection.upper, linear\(0.5,1.0,2.0\), is",
+            r"selection.lower, linear\(0.0,0.99,1.0\), is .* where selection.upper, "
+            r"linear\(0.5,1.0,2.0\), is",
         ),
         (
             {"negatives": {"name": "queue", "size": 64}},
@@ -182,31 +183,31 @@ def test_what_is_logged_of_a_step_is_what_it_was_computed_with(tmp_path: Path) -
         ),
     ],
 )
-def test_what_would_fail_later_in_the_run_is_said_before_it(
-    changes: dict[str, Any], said: str, tmp_path: Path
+def test_settings_that_would_fail_later_are_refused_at_the_start(
+    changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         plain_run("simclr-ring", tmp_path / "run", changes)
     assert not (tmp_path / "run" / "ckpt").exists()
 
 
-def test_ends_that_never_meet_are_no_mistake(tmp_path: Path) -> None:
-    """alpha = 20 with all of 126 negatives, 0.1 with the nearest few: the most of one never meets the least of the other."""
+def test_extremes_that_never_coincide_are_accepted(tmp_path: Path) -> None:
+    """alpha = 20 with all 126 negatives, 0.1 with the nearest few: the two extremes never coincide."""
     changes = {"bound": {"name": "alpha-cpc", "alpha": geometric(20.0, 0.1)}, "epochs": 2}
     plain_run("simclr-ring", tmp_path, {**changes, "selection.lower": "linear(0,0.9)"})
     assert (tmp_path / "ckpt" / f"step-{2 * STEPS_PER_EPOCH:08d}").exists()
 
 
 @pytest.mark.parametrize("views", [{}, {"views.count": 3}, {"views.symmetric": False}])
-def test_whole_maps_have_rows_in_a_bank(views: dict[str, Any], tmp_path: Path) -> None:
+def test_maps_have_rows_in_a_bank(views: dict[str, Any], tmp_path: Path) -> None:
     changes = {"encoders.local_weight": 0.0, "negatives": {"name": "bank"}, "epochs": 1, **views}
     plain_run("dim", tmp_path, changes)
     rows = state(tmp_path)["method/negatives.rows"]
-    asked = [3 * view for view in range(views.get("views.count", 2))][
+    expected_keys = [3 * view for view in range(views.get("views.count", 2))][
         0 if views.get("views.symmetric", True) else 1 :
     ]
-    told = [key for key in range(len(rows)) if bool((rows[key] != 0).any())]
-    assert told == asked
+    filled_keys = [key for key in range(len(rows)) if bool((rows[key] != 0).any())]
+    assert filled_keys == expected_keys
 
 
 @pytest.mark.parametrize(
@@ -217,10 +218,10 @@ def test_whole_maps_have_rows_in_a_bank(views: dict[str, Any], tmp_path: Path) -
         ({"selection.lower": "on_loss(0,0.9,2)", "selection.upper": "linear(0.3,1)"}, False),
     ],
 )
-def test_what_follows_the_loss_is_tried_at_its_ends_alone(
+def test_schedules_that_follow_the_loss_are_checked_at_their_ends(
     changes: dict[str, Any], refused: bool, tmp_path: Path
 ) -> None:
-    """Nobody knows where it goes; what comes of it must not stop a run half-way."""
+    """Its course is unknown in advance; it must not stop a run half-way."""
     config = {**changes, "epochs": 4}
     if refused:
         with pytest.raises(UserError, match=r"bound\.alpha was 2000"):
@@ -232,13 +233,13 @@ def test_what_follows_the_loss_is_tried_at_its_ends_alone(
 
 
 @pytest.mark.parametrize("bound", ["ml-cpc", "alpha-cpc"])
-def test_a_cave_with_few_of_its_own_does_not_stop_a_run(bound: str, tmp_path: Path) -> None:
+def test_a_cave_with_few_members_does_not_stop_a_run(bound: str, tmp_path: Path) -> None:
     changes = {"bound": {"name": bound, "alpha": 40.0}, "epochs": 3}
     tensors = run("simclr-cave", tmp_path, **changes)
     assert all(torch.isfinite(tensor).all() for tensor in tensors.values() if tensor.is_floating_point())
 
 
-def test_tensors_that_the_settings_do_not_describe_get_a_sentence(tmp_path: Path) -> None:
+def test_unexpected_tensors_get_a_sentence(tmp_path: Path) -> None:
     plain_run("moco", tmp_path, {"negatives.size": 256, "epochs": 1})
     written = (tmp_path / "config.yaml").read_text()
     (tmp_path / "config.yaml").write_text(written.replace("size: 256", "size: 128"))

@@ -1,4 +1,4 @@
-"""`cpc` and `mlm` from data to evaluation: resumed runs are bit-equal, and what does not fit gets a sentence."""
+"""`cpc` and `mlm` from data to evaluation: resumed runs are bit-equal, and bad settings get a sentence."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,8 @@ def recordings(count: int = 24, seed: int = 0, low: float = 0.02, high: float = 
 
 
 def write_text(path: Path, seed: int = 0, count: int = 1200) -> Path:
-    """Letters of which each is the successor of the one before, with noise: half of it can be told from either side."""
+    """Letters that are successors of the previous one, with noise: half of the information is on either
+    side."""
     generator = np.random.default_rng(seed)
     letters = [0]
     for step in generator.integers(0, 4, count):
@@ -91,7 +92,7 @@ def losses(out: Path) -> list[tuple[int, float]]:
         ("mlm", {"negatives": {"name": "in-batch", "views": "one"}, "bound": "ml-cpc"}),
     ],
 )
-def test_stopped_after_every_step_the_end_is_bit_equal(
+def test_a_run_interrupted_after_every_step_ends_bit_equal(
     recipe: str, changed: dict[str, Any], tmp_path: Path
 ) -> None:
     settings = {**(SPEECH if recipe == "cpc" else TEXT), **changed}
@@ -101,9 +102,9 @@ def test_stopped_after_every_step_the_end_is_bit_equal(
         with pytest.raises(Stopped):
             pretrain(recipe, data, tmp_path / "cut", quiet=True, config={**settings, "max_time": 1e-9})
     pretrain(recipe, data, tmp_path / "cut", quiet=True, config=settings)
-    whole, cut = last(tmp_path / "whole"), last(tmp_path / "cut")
-    assert whole.keys() == cut.keys()
-    assert [name for name in whole if not torch.equal(whole[name], cut[name])] == []
+    uninterrupted, cut = last(tmp_path / "whole"), last(tmp_path / "cut")
+    assert uninterrupted.keys() == cut.keys()
+    assert [name for name in uninterrupted if not torch.equal(uninterrupted[name], cut[name])] == []
     assert losses(tmp_path / "whole")[-1] == losses(tmp_path / "cut")[-1]
 
 
@@ -124,17 +125,15 @@ def test_groups_are_in_the_checkpoint(tmp_path: Path) -> None:
         )
 
 
-def test_cpc_learns_tones_and_the_page_tells_of_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cpc_learns_tones_and_the_page_reports_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The whole way by the command line: Parquet, pretrain, evaluate, embed, report."""
     for name, seed in (("train", 0), ("test", 1)):
-        made = recordings(60, seed)
+        examples = recordings(60, seed)
         kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-        sounds = [wav(made.load(np.array([n])).data[0]) for n in range(60)]
+        sounds = [wav(examples.load(np.array([n])).data[0]) for n in range(60)]
         table = {
             "audio": pa.array([{"bytes": s, "path": "x"} for s in sounds], kind),
-            "label": pa.array(made.labels),
+            "label": pa.array(examples.labels),
         }
         pq.write_table(pa.table(table), tmp_path / f"{name}.parquet")
     words = [
@@ -151,9 +150,9 @@ def test_cpc_learns_tones_and_the_page_tells_of_it(
     )
     capsys.readouterr()
     assert main(["evaluate", run, "--data", test, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["linear"]["top1"] > 0.7  # chance is 0.5
-    assert set(found["baselines"]) == {"mfcc", "mfcc-moments", "untrained"}
+    document = json.loads(capsys.readouterr().out)
+    assert document["linear"]["top1"] > 0.7  # chance is 0.5
+    assert set(document["baselines"]) == {"mfcc", "mfcc-moments", "untrained"}
     assert main(["evaluate", run, "--data", test]) == 0
     assert "fitted on 60 recordings: " in capsys.readouterr().out
     assert main(["embed", run, test, "--out", str(tmp_path / "f.parquet")]) == 0
@@ -178,7 +177,7 @@ def wav(wave: np.ndarray) -> bytes:
     return out.getvalue()
 
 
-def test_mlm_learns_what_follows_what_and_says_so_in_nats(
+def test_mlm_learns_a_markov_chain_and_reports_nats(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train, test = str(write_text(tmp_path / "a.txt", 0, 6000)), str(write_text(tmp_path / "b.txt", 1))
@@ -195,13 +194,13 @@ def test_mlm_learns_what_follows_what_and_says_so_in_nats(
     assert main(["pretrain", "mlm", train, "--out", run, "--quiet", *words]) == 0
     capsys.readouterr()
     assert main(["evaluate", run, "--data", test, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    by_frequency = found["baselines"]["frequencies"]["masked"]
+    document = json.loads(capsys.readouterr().out)
+    by_frequency = document["baselines"]["frequencies"]["masked"]
     assert by_frequency["nats"] == pytest.approx(np.log(8), abs=0.1)
-    assert found["masked"]["nats"] < by_frequency["nats"] - 0.4
-    assert found["masked"]["top1"] > by_frequency["top1"] + 0.25
-    assert found["masked"]["interval"][0] < found["masked"]["top1"] < found["masked"]["interval"][1]
-    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["results"] == [found]
+    assert document["masked"]["nats"] < by_frequency["nats"] - 0.4
+    assert document["masked"]["top1"] > by_frequency["top1"] + 0.25
+    assert document["masked"]["interval"][0] < document["masked"]["top1"] < document["masked"]["interval"][1]
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["results"] == [document]
     assert main(["evaluate", run]) == 0
     assert "the training text" in capsys.readouterr().out
     assert main(["report", run]) == 0
@@ -210,19 +209,19 @@ def test_mlm_learns_what_follows_what_and_says_so_in_nats(
 def test_masked_scores_are_those_of_a_loop_over_hidden_symbols(tmp_path: Path) -> None:
     run = pretrain("mlm", write_text(tmp_path / "a.txt"), tmp_path / "run", quiet=True, config=TEXT)
     method, blocks, hiding = run.method(), run.images(), run.views()
-    found = masked_scores(method, blocks, hiding, device=torch.device("cpu"), seed=5)
-    nats, first, five, told = [], [], [], []
+    result = masked_scores(method, blocks, hiding, device=torch.device("cpu"), seed=5)
+    nats, first, five, informations = [], [], [], []
     counts = np.ones(len(blocks.symbols))
     for row in range(len(blocks)):
         series: Any = blocks.load(np.array([row]))
         for symbol in series.data[0, : series.length[0]]:
             counts[symbol] += 1
     for row in range(len(blocks)):
-        read, hidden = hiding(blocks.load(np.array([row])), 5, 0, np.array([row]))
+        inputs, hidden = hiding(blocks.load(np.array([row])), 5, 0, np.array([row]))
         with torch.no_grad():
-            outputs = method.encoders.backbone().outputs(read)  # type: ignore[operator]
+            outputs = method.encoders.backbone().outputs(inputs)  # type: ignore[operator]
         table = method.encoders.backbone().table()  # type: ignore[operator]
-        for t in range(read.shape[1]):
+        for t in range(inputs.shape[1]):
             if hidden[0, t] < 0:
                 continue
             p = (table @ outputs[0, t]).double().softmax(dim=0).detach().numpy()
@@ -230,31 +229,33 @@ def test_masked_scores_are_those_of_a_loop_over_hidden_symbols(tmp_path: Path) -
             nats.append(-np.log(p[hidden[0, t]]))
             first.append(order[0] == hidden[0, t])
             five.append(hidden[0, t] in order[:5])
-            told.append(-np.log(counts[hidden[0, t]] / counts.sum()))
-    assert found["nats"] == pytest.approx(np.mean(nats), rel=1e-5)
-    assert found["top1"] == pytest.approx(np.mean(first))
-    assert found["top5"] == pytest.approx(np.mean(five))
-    assert frequency_scores(blocks, blocks, hiding, seed=5)["nats"] == pytest.approx(np.mean(told), rel=1e-6)
+            informations.append(-np.log(counts[hidden[0, t]] / counts.sum()))
+    assert result["nats"] == pytest.approx(np.mean(nats), rel=1e-5)
+    assert result["top1"] == pytest.approx(np.mean(first))
+    assert result["top5"] == pytest.approx(np.mean(five))
+    assert frequency_scores(blocks, blocks, hiding, seed=5)["nats"] == pytest.approx(
+        np.mean(informations), rel=1e-6
+    )
     bags = symbol_frequencies(blocks).numpy()
     last_block: Any = blocks.load(np.array([len(blocks) - 1]))
     expected = np.bincount(last_block.data[0], minlength=len(blocks.symbols)) / last_block.length[0]
     assert bags[-1] == pytest.approx(expected)
 
 
-def test_labelled_text_is_also_judged_by_its_labels(tmp_path: Path) -> None:
+def test_labelled_text_is_also_evaluated_by_its_labels(tmp_path: Path) -> None:
     for kind, seed in (("up", 0), ("other", 1)):
         (tmp_path / "data" / kind).mkdir(parents=True)
         write_text(tmp_path / "data" / kind / "a.txt", seed, 600)
     run = pretrain("mlm", tmp_path / "data", tmp_path / "run", quiet=True, config=TEXT)
-    found = evaluate_run(run, protocols=("knn",), baselines=True)
-    assert {"knn", "masked"} <= set(found)
-    assert set(found["baselines"]["frequencies"]) == {"knn", "masked"}
-    again = evaluate_run(Run.open(tmp_path / "run"), protocols=("nearest",))
-    (kept,) = json.loads((tmp_path / "run" / "evaluation.json").read_text())["results"]
-    assert {"knn", "nearest", "masked"} <= set(kept)
-    assert kept["test"]["name"].startswith("a held-out 20% of")
-    assert kept["masked"]["test"]["name"].endswith("the training text")
-    assert again["masked"] == found["masked"]
+    result = evaluate_run(run, protocols=("knn",), baselines=True)
+    assert {"knn", "masked"} <= set(result)
+    assert set(result["baselines"]["frequencies"]) == {"knn", "masked"}
+    repeated = evaluate_run(Run.open(tmp_path / "run"), protocols=("nearest",))
+    (stored,) = json.loads((tmp_path / "run" / "evaluation.json").read_text())["results"]
+    assert {"knn", "nearest", "masked"} <= set(stored)
+    assert stored["test"]["name"].startswith("a held-out 20% of")
+    assert stored["masked"]["test"]["name"].endswith("the training text")
+    assert repeated["masked"] == result["masked"]
 
 
 def test_a_vocabulary_belongs_to_the_run(tmp_path: Path) -> None:
@@ -267,12 +268,12 @@ def test_a_vocabulary_belongs_to_the_run(tmp_path: Path) -> None:
     trained = run.images()
     assert isinstance(trained, Texts)
     assert opened.symbols == trained.symbols
-    shown = [opened.symbols[n] for n in opened.load(np.array([0])).data[0]]
-    assert shown == ["h", "g", opened.symbols[0]]
+    symbols = [opened.symbols[n] for n in opened.load(np.array([0])).data[0]]
+    assert symbols == ["h", "g", opened.symbols[0]]
 
 
 @pytest.mark.parametrize(
-    ("recipe", "settings", "said"),
+    ("recipe", "settings", "message"),
     [
         ("cpc", {"views": "simclr"}, "encoders was predictive with views=simclr; it takes views=window"),
         (
@@ -288,7 +289,8 @@ def test_a_vocabulary_belongs_to_the_run(tmp_path: Path) -> None:
         (
             "mlm",
             {"negatives": "bank"},
-            "negatives=bank remembers something of each instance, but the keys of encoders=masked are symbols",
+            "negatives=bank remembers something of each instance, but the keys of encoders=masked are "
+            "symbols",
         ),
         ("mlm", {"selection": "cave"}, "selection=cave remembers something of each instance"),
         (
@@ -347,12 +349,12 @@ def test_a_vocabulary_belongs_to_the_run(tmp_path: Path) -> None:
         ("mlm", {"views.share": 2}, "views.share was 2"),
     ],
 )
-def test_settings_that_do_not_fit_get_a_sentence(recipe: str, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_unsuitable_settings_get_a_sentence(recipe: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         resolve(recipe, "x", settings)
 
 
-def test_data_that_do_not_fit_get_a_sentence(tmp_path: Path) -> None:
+def test_unsuitable_data_get_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="digits holds pictures, but cpc is made for recordings"):
         pretrain("cpc", "digits", tmp_path / "run", quiet=True)
     with pytest.raises(UserError, match="tones holds recordings, but dim is made for pictures"):

@@ -1,4 +1,4 @@
-"""Where a run starts and what it steps with: `init`, `momentum`, options of the optimiser, defaults by the machine."""
+"""`init`, `momentum`, options of the optimiser, and defaults for the machine."""
 
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,8 @@ def untrained(recipe: str, settings: dict[str, Any], size: int) -> nf.Method:
     return fresh_method(resolve(recipe, "x", settings), data)
 
 
-def equal(left: nn.Module, right: nn.Module) -> bool:
-    ours, theirs = left.state_dict(), right.state_dict()
+def equal(first: nn.Module, second: nn.Module) -> bool:
+    ours, theirs = first.state_dict(), second.state_dict()
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
@@ -60,8 +60,8 @@ def test_the_same_method_starts_from_all_networks(
 
 def test_another_method_starts_from_the_backbone_and_its_slow_copy_too(simclr: nf.Run) -> None:
     method = untrained("moco", SMALL, 16)
-    said = start_from(method, str(simclr.path))
-    assert said == f"started from the backbone of {simclr.path}"
+    message = start_from(method, str(simclr.path))
+    assert message == f"started from the backbone of {simclr.path}"
     assert equal(method.encoders.network.backbone, simclr.encoder())  # type: ignore[attr-defined]
     assert equal(method.encoders.slow.backbone, simclr.encoder())  # type: ignore[attr-defined]
     assert not equal(method.encoders.network.head, simclr.method().encoders.network.head)  # type: ignore[attr-defined]
@@ -96,7 +96,7 @@ def test_a_timm_file_is_a_start(tmp_path: Path) -> None:
         assert torch.equal(tensor, state[name.removeprefix("net.")]), name
 
 
-def test_what_does_not_fit_is_one_sentence(simclr: nf.Run, tmp_path: Path) -> None:
+def test_unsuitable_weights_get_a_sentence(simclr: nf.Run, tmp_path: Path) -> None:
     method = untrained("simclr", {**SMALL, "backbone": "resnet18"}, 32)
     with pytest.raises(UserError, match="was not found"):
         start_from(method, str(tmp_path / "nothing"))
@@ -132,16 +132,17 @@ OPTIMISERS: dict[str, tuple[dict[str, Any], Any]] = {
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_options_reach_the_optimiser(name: str) -> None:
     """Settings as text, then as a file, then three steps: those of torch's own with these arguments."""
-    given, theirs = OPTIMISERS[name]
-    settings = resolve("simclr", "x", given)
-    again = resolve(
+    options, theirs = OPTIMISERS[name]
+    settings = resolve("simclr", "x", options)
+    restored = resolve(
         "simclr", "x", {k: v for k, v in settings.as_plain().items() if k not in ("recipe", "data")}
     )
-    assert again == settings
+    assert restored == settings
     ends = []
     for make in (
         lambda net: build(
-            settings.optimizer, net, lr=0.1, weight_decay=0.0, momentum=settings.momentum, options=settings.optimizer_options
+            settings.optimizer, net, lr=0.1, weight_decay=0.0, momentum=settings.momentum,
+            options=settings.optimizer_options
         ),
         lambda net: theirs(net.parameters()),
     ):  # fmt: skip
@@ -168,13 +169,13 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("given", "said"), MISTAKES)
-def test_a_bad_option_is_one_sentence(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        resolve("simclr", "x", given)
+@pytest.mark.parametrize(("options", "message"), MISTAKES)
+def test_a_bad_option_is_one_sentence(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        resolve("simclr", "x", options)
 
 
-def test_another_optimiser_drops_the_options_of_the_one_before() -> None:
+def test_another_optimiser_drops_the_previous_options() -> None:
     settings = resolve(
         "simclr", "x", {"optimizer": "sgd", "optimizer.nesterov": True}, {"optimizer": "adamw"}
     )
@@ -193,7 +194,7 @@ def test_log_every(pictures: np.ndarray, tmp_path: Path) -> None:
     assert [row["step"] for row in run.metrics if row["kind"] == "train"] == [1, 3, 6, 8]
 
 
-def chosen(recipe: str, data: Any, out: Path | None = None, **settings: Any) -> tuple[object, ...]:
+def defaults_for(recipe: str, data: Any, out: Path | None = None, **settings: Any) -> tuple[object, ...]:
     located = None if data is None else locate(data)
     resolved, note = resolve_here(recipe, "x", out, {"device": "cpu", **settings}, located=located)
     return resolved.backbone, resolved.image_size, resolved.batch_size, resolved.epochs, note
@@ -201,13 +202,13 @@ def chosen(recipe: str, data: Any, out: Path | None = None, **settings: Any) -> 
 
 def test_defaults_suit_the_machine_and_give_way(tmp_path: Path, simclr: nf.Run) -> None:
     note = "backbone=resnet8-w16 epochs=20 chosen for a CPU; name them to choose yourself"
-    assert chosen("simclr", None) == ("resnet8-w16", None, 256, 20, note)
-    assert chosen("simclr", None, device="cuda") == ("resnet18", None, 256, 100, None)
-    named = chosen("simclr", None, epochs=3)
-    assert named == ("resnet8-w16", None, 256, 3, note.replace(" epochs=20", ""))
-    assert chosen("cpc", None)[-1] is None
+    assert defaults_for("simclr", None) == ("resnet8-w16", None, 256, 20, note)
+    assert defaults_for("simclr", None, device="cuda") == ("resnet18", None, 256, 100, None)
+    explicit = defaults_for("simclr", None, epochs=3)
+    assert explicit == ("resnet8-w16", None, 256, 3, note.replace(" epochs=20", ""))
+    assert defaults_for("cpc", None)[-1] is None
     # a run that was begun keeps its own
-    assert chosen("simclr", None, simclr.path) == ("resnet8-w16", None, 32, 1, None)
+    assert defaults_for("simclr", None, simclr.path) == ("resnet8-w16", None, 32, 1, None)
 
 
 def test_first_run_on_photos_is_short_and_visits_most_of_them(tmp_path: Path) -> None:
@@ -218,8 +219,8 @@ def test_first_run_on_photos_is_short_and_visits_most_of_them(tmp_path: Path) ->
         Image.fromarray(pixels).resize((400, 300)).save(tmp_path / f"{number}.jpg")
     words = "backbone=resnet8-w16 image_size=64 batch_size=64 epochs=100"
     note = f"{words} chosen for a CPU and 490 images; name them to choose yourself"
-    assert chosen("simclr", tmp_path) == ("resnet8-w16", 64, 64, 100, note)
-    assert chosen("simclr", tmp_path, image_size="none")[1:4] == (None, 64, 42)  # 224 px cost 49 times 32 px
+    assert defaults_for("simclr", tmp_path) == ("resnet8-w16", 64, 64, 100, note)
+    assert defaults_for("simclr", tmp_path, image_size="none")[1:4] == (None, 64, 42)  # 224 px cost 49 times 32 px
 
 
 @pytest.mark.parametrize(
@@ -228,16 +229,16 @@ def test_first_run_on_photos_is_short_and_visits_most_of_them(tmp_path: Path) ->
 )
 def test_batch_size_suits_the_number_of_instances(count: int, labels: float | None, batch: int) -> None:
     data = np.zeros((count, 8, 8, 3), np.uint8), np.arange(count) % 3
-    assert chosen("supervised", data, device="cuda", labels=labels)[2] == batch
+    assert defaults_for("supervised", data, device="cuda", labels=labels)[2] == batch
 
 
 def test_preset_is_not_replaced_by_defaults_of_the_machine() -> None:
-    assert chosen("moco", None, preset="wu2021") == ("resnet18", None, 256, 300, None)
+    assert defaults_for("moco", None, preset="wu2021") == ("resnet18", None, 256, 300, None)
 
 
 def test_run_that_starts_from_another_has_its_network_and_size(simclr: nf.Run) -> None:
     data = np.zeros((600, 40, 40, 3), np.uint8), np.arange(600) % 2
-    backbone, size, _, _, note = chosen("supervised", data, init=str(simclr.path))
+    backbone, size, _, _, note = defaults_for("supervised", data, init=str(simclr.path))
     assert (backbone, size) == ("resnet8-w16", 16)
     assert str(note).startswith(f"backbone=resnet8-w16 image_size=16, as in {simclr.path}\n")
-    assert chosen("supervised", data, init=str(simclr.path), image_size=32)[1] == 32
+    assert defaults_for("supervised", data, init=str(simclr.path), image_size=32)[1] == 32

@@ -1,4 +1,5 @@
-"""Learning from labels is one more composition: its loss is the cross-entropy, its held-out number a bound on I(x; label)."""
+"""Supervised learning as a composition: its loss is cross-entropy, its held-out number a bound on I(x;
+label)."""
 
 import json
 import math
@@ -48,14 +49,14 @@ def test_the_loss_and_its_gradient_are_those_of_cross_entropy(views: int, bias: 
     """log C - InfoNCE over all classes = -log softmax(w_c^T h(x) + b_c), averaged over views."""
     method = composed(views, encoders={"bias": bias})
     torch.manual_seed(1)
-    shown = tuple(torch.randn(8, 3, 16, 16) for _ in range(views))
+    views_of_batch = tuple(torch.randn(8, 3, 16, 16) for _ in range(views))
     labels = torch.randint(0, 5, (8,))
-    outcome = method(nf.Batch(shown, torch.arange(8), labels))
+    outcome = method(nf.Batch(views_of_batch, torch.arange(8), labels))
     outcome.loss.backward()
     encoders: Any = method.encoders
     ours = {name: p.grad.clone() for name, p in method.named_parameters() if p.grad is not None}
     method.zero_grad()
-    features = encoders.network(torch.cat(shown))
+    features = encoders.network(torch.cat(views_of_batch))
     logits = F.linear(features, encoders.table.weight, encoders.table.bias)
     loss = F.cross_entropy(logits, labels.repeat(views))
     loss.backward()
@@ -66,19 +67,19 @@ def test_the_loss_and_its_gradient_are_those_of_cross_entropy(views: int, bias: 
         torch.testing.assert_close(ours[name], parameter.grad, rtol=1e-3, atol=1e-5)
 
 
-def test_its_classes_can_be_selected_as_any_candidates() -> None:
+def test_classes_can_be_selected_like_any_candidates() -> None:
     """A ring over classes keeps the most similar wrong ones: parts stay free."""
     method = composed(selection={"name": "ball", "lower": 0.5})
     batch = nf.Batch((torch.randn(4, 3, 16, 16),), torch.arange(4), torch.tensor([0, 1, 2, 3]))
     logits = method.encoders.classifier()(method.encoders.backbone()(batch.views[0]))  # type: ignore[misc]
     wrong = logits.clone().scatter_(1, batch.labels[:, None], -math.inf)  # type: ignore[index]
-    kept = wrong.topk(2, dim=1).values
+    hardest = wrong.topk(2, dim=1).values
     truth = logits.gather(1, batch.labels[:, None])  # type: ignore[index]
-    expected = -torch.cat([truth, kept], dim=1).log_softmax(1)[:, 0].mean() - math.log(3)
+    expected = -torch.cat([truth, hardest], dim=1).log_softmax(1)[:, 0].mean() - math.log(3)
     assert float(-method(batch).nats) == pytest.approx(float(expected.detach()), rel=1e-4)
 
 
-def test_without_labels_it_says_so(tmp_path: Path) -> None:
+def test_missing_labels_get_a_sentence(tmp_path: Path) -> None:
     pixels, _ = pictures()
     with pytest.raises(nf.UserError, match="no labels"):
         nf.train(pixels, tmp_path / "run", **QUICK, epochs=1)
@@ -86,7 +87,7 @@ def test_without_labels_it_says_so(tmp_path: Path) -> None:
         composed()(nf.Batch((torch.randn(4, 3, 16, 16),), torch.arange(4)))
 
 
-def test_a_run_learns_its_labels_and_says_what_it_knows_of_them(tmp_path: Path) -> None:
+def test_a_run_learns_its_labels_and_reports_a_bound(tmp_path: Path) -> None:
     pixels, labels = pictures(160)
     run = nf.train(
         pixels, tmp_path / "run", labels=labels, **{**QUICK, "held_out": 0.2}, epochs=4, quiet=True
@@ -101,21 +102,21 @@ def test_a_run_learns_its_labels_and_says_what_it_knows_of_them(tmp_path: Path) 
         3
     )  # I(x; label) <= H(label), up to sampling error, far below its ceiling here
     assert run.description.class_count == 3
-    again = nf.Run.open(run.path).method()
-    for name, held in method.state_dict().items():
-        assert torch.equal(held, again.state_dict()[name])
+    reopened = nf.Run.open(run.path).method()
+    for name, tensor in method.state_dict().items():
+        assert torch.equal(tensor, reopened.state_dict()[name])
 
 
-def test_it_resumes_to_the_same_bits(tmp_path: Path) -> None:
+def test_a_supervised_run_resumes_bit_equal(tmp_path: Path) -> None:
     pixels, labels = pictures()
     settings = {**QUICK, "epochs": 2, "checkpoint_every": 2, "layer_decay": 0.7, "labels_seed": 3}
     config = {"labels": 0.7}
-    whole = nf.train(pixels, tmp_path / "a", labels=labels, config=config, **settings, quiet=True)
+    uninterrupted = nf.train(pixels, tmp_path / "a", labels=labels, config=config, **settings, quiet=True)
     with pytest.raises(nf.Stopped):
         nf.train(pixels, tmp_path / "b", labels=labels, config=config, **settings, max_time=1e-6, quiet=True)
     parts = nf.train(pixels, tmp_path / "b", labels=labels, config=config, **settings, quiet=True)
-    held = parts.weights()
-    assert all(torch.equal(tensor, held[name]) for name, tensor in whole.weights().items())
+    weights = parts.weights()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in uninterrupted.weights().items())
 
 
 def test_the_command_fine_tunes_another_run_on_a_few_labels(
@@ -144,16 +145,14 @@ def test_the_command_fine_tunes_another_run_on_a_few_labels(
     st.integers(0, 5),
 )
 @settings(max_examples=60, deadline=None)
-def test_every_class_is_drawn_in_proportion_or_so_many_times(
-    given: list[int], asked: float, seed: int
-) -> None:
-    labels = np.array(given)
-    rows = draw_rows(labels, asked, seed)
+def test_classes_are_sampled_by_share_or_count(counts_of: list[int], share: float, seed: int) -> None:
+    labels = np.array(counts_of)
+    rows = draw_rows(labels, share, seed)
     assert (np.diff(rows) > 0).all()
-    assert np.array_equal(rows, draw_rows(labels, asked, seed))
+    assert np.array_equal(rows, draw_rows(labels, share, seed))
     for number in np.unique(labels):
-        there, got = int((labels == number).sum()), int((labels[rows] == number).sum())
-        assert got == (max(1, round(asked * there)) if asked < 1 else min(there, asked))
+        available, drawn_rows = int((labels == number).sum()), int((labels[rows] == number).sum())
+        assert drawn_rows == (max(1, round(share * available)) if share < 1 else min(available, share))
 
 
 def test_draws_of_other_seeds_differ() -> None:
@@ -162,11 +161,11 @@ def test_draws_of_other_seeds_differ() -> None:
 
 
 def test_stages_learn_at_powers_of_the_decay() -> None:
-    """w <- w - lr d^k g, k the distance from the top: stem d^4, blocks d^3, d^2 and d, what stands above at lr itself."""
+    """w <- w - lr d^k g, k the distance from the top: stem d^4, blocks d^3, d^2 and d, layers above at lr."""
     method = composed()
     scales = layer_scales(method, [method.encoders.backbone()], 0.5)
     stages = {"conv1": 4, "bn1": 4, "blocks.0": 3, "blocks.1": 2, "blocks.2": 1, "table": 0}
-    before = {name: p.detach().clone() for name, p in method.named_parameters()}
+    initial = {name: p.detach().clone() for name, p in method.named_parameters()}
     optimiser = build("sgd", method, lr=1.0, weight_decay=0.0, momentum=0.0, scales=scales)
     set_lr(optimiser, 0.1)
     for parameter in method.parameters():
@@ -176,7 +175,7 @@ def test_stages_learn_at_powers_of_the_decay() -> None:
         (depth,) = (
             k for stage, k in stages.items() if f"backbone.{stage}." in name or f"encoders.{stage}." in name
         )
-        torch.testing.assert_close(before[name] - parameter, torch.full_like(parameter, 0.1 * 0.5**depth))
+        torch.testing.assert_close(initial[name] - parameter, torch.full_like(parameter, 0.1 * 0.5**depth))
 
 
 def test_a_torchvision_network_has_a_stage_for_each_block() -> None:
