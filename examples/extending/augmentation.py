@@ -18,20 +18,20 @@ from nearfar.modalities.image.views.operations import check_number
 
 @dataclass(frozen=True)
 class Posterise:
-    """Each channel rounded to between `fewest` and 16 levels."""
+    """Each channel rounded to between `min_levels` and 16 levels."""
 
     name: ClassVar[str] = "posterise"
     slots: ClassVar[int] = 1
     probability: float = 0.5
-    fewest: int = 4
+    min_levels: int = 4
 
     def __post_init__(self) -> None:
         check_number(self, "probability", 0.0, 1.0)
-        if not 2 <= self.fewest <= 16:
+        if not 2 <= self.min_levels <= 16:
             raise UserError(
-                f"views.posterise.fewest is {self.fewest}; allowed is a whole number from 2 to 16."
+                f"views.posterise.min_levels is {self.min_levels}; allowed is a whole number from 2 to 16."
             )
 
     def __call__(self, images: Tensor, numbers: Tensor) -> Tensor:
-        steps = self.fewest - 1 + torch.floor(numbers[:, :1, None, None] * (17 - self.fewest))
+        steps = self.min_levels - 1 + torch.floor(numbers[:, :1, None, None] * (17 - self.min_levels))
         return torch.round(images * steps) / steps

@@ -26,7 +26,7 @@ class LearnedVectors(nn.Module, AbstractNegatives):
         super().__init__()
         self.vectors = nn.Parameter(torch.randn(size, dim))
 
-    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, which: int) -> Candidates:
+    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, key: int) -> Candidates:
         ids = torch.full((len(self.vectors),), -2, device=index.device)  # no instance has this number
         return Candidates(nn.functional.normalize(self.vectors, dim=1), ids)
 

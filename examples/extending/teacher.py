@@ -24,8 +24,8 @@ class Taught(nn.Module, AbstractEncoders):
         self.network, self.teacher = student, teacher.requires_grad_(False)
         self.of_student, self.of_teacher = nn.LazyLinear(dim), nn.LazyLinear(dim)
 
-    def seen(self, example: torch.Tensor) -> "Taught":
-        """Called once with a batch of any two instances: the maps find out how wide both networks are."""
+    def with_widths_of(self, example: torch.Tensor) -> "Taught":
+        """Sets the widths of the linear maps from a batch of any two instances."""
         with torch.no_grad():
             self.of_student(self.network.eval()(example))
             self.of_teacher(self.teacher.eval()(example))

@@ -60,10 +60,10 @@ class Clips(DataSet):
 class VideoDescription(StandardisedDescription):
     shape: tuple[int, ...]  # (time, height, width, channel)
 
-    def check_alike(self, data: Clips, where: str) -> None:
+    def check_alike(self, data: Clips, run_name: str) -> None:
         if data.shape != self.shape:
             raise UserError(
-                f"{data.name} has clips of shape {data.shape} but {where} was trained on {self.shape}"
+                f"{data.name} has clips of shape {data.shape} but {run_name} was trained on {self.shape}"
             )
 
 

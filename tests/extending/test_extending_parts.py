@@ -238,7 +238,7 @@ def test_teacher_needs_one_file(tmp_path: Path) -> None:
         nn.Sequential(nn.Linear(6, 8), nn.ReLU()),
         nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16)),
     )
-    encoders = addition("teacher").Taught(student, teacher, 4).seen(torch.zeros(2, 6))
+    encoders = addition("teacher").Taught(student, teacher, 4).with_widths_of(torch.zeros(2, 6))
     method = nf.Method(encoders, nf.Cosine(0.2), nf.InBatch("one"), nf.Everyone(), nf.InfoNCE())
     run = nf.pretrain(method, TABLE, tmp_path, **QUICK)
     trained, first = run.method().state_dict(), method.state_dict()
