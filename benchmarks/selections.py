@@ -31,8 +31,7 @@ def arms(anchors: int, candidates: int) -> dict[str, Callable[[], object]]:
         "sort": lambda: values.sort(dim=1, stable=True),
         **{name: lambda ring=ring: ring(scores) for name, ring in rings.items()},  # type: ignore[misc]
         "sort, ties": lambda: few.sort(dim=1, stable=True),
-        **{f"{name}, ties": lambda ring=ring: ring(tied) for name, ring in rings.items()},
-        # type: ignore[misc]
+        **{f"{name}, ties": lambda ring=ring: ring(tied) for name, ring in rings.items()},  # type: ignore[misc]
     }
 
 

@@ -210,15 +210,13 @@ def test_a_queue_in_use_is_not_emptied_for_another_method() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: InBatch("three"), "negatives.views was 'three'; expected one or both"),
-        # type: ignore[arg-type]
+        (lambda: InBatch("three"), "negatives.views was 'three'; expected one or both"),  # type: ignore[arg-type]
         (lambda: Queue("x"), "negatives.size was x"),  # type: ignore[arg-type]
         (lambda: Queue(8, dim=0), r"Queue\(dim=0\) holds no vectors"),
         (lambda: Bank(0), r"Bank\(size=0\) is not a number of rows"),
         (lambda: Bank(8, "x"), "negatives.momentum was 'x'"),  # type: ignore[arg-type]
         (lambda: nf.Cosine("x"), "temperature was 'x'"),  # type: ignore[arg-type]
-        (lambda: nf.Momentum(torch.nn.Linear(1, 1), "x"), "encoders.momentum was 'x'"),
-        # type: ignore[arg-type]
+        (lambda: nf.Momentum(torch.nn.Linear(1, 1), "x"), "encoders.momentum was 'x'"),  # type: ignore[arg-type]
         (lambda: nf.Cave(2.5), "selection.clusters was 2.5"),  # type: ignore[arg-type]
         (
             lambda: Queue(8, dim=4).advance({0: unit(3, dim=5)}, torch.arange(3), START),

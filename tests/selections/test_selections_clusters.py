@@ -189,8 +189,7 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: Neighbours(0), "selection.background was 0"),
     (lambda: Neighbours(runs=0), "selection.runs was 0"),
     (lambda: Neighbours(lower=0.9, upper=0.5), "selection.lower was 0.9; it must not exceed"),
-    (lambda: Neighbours(keep="all"), "selection.keep was 'all'; expected la or annulus"),
-    # type: ignore[arg-type]
+    (lambda: Neighbours(keep="all"), "selection.keep was 'all'; expected la or annulus"),  # type: ignore[arg-type]
 ]
 
 
