@@ -220,7 +220,11 @@ def test_first_run_on_photos_is_short_and_visits_most_of_them(tmp_path: Path) ->
     words = "backbone=resnet8-w16 image_size=64 batch_size=64 epochs=100"
     note = f"{words} chosen for a CPU and 490 images; name them to choose yourself"
     assert defaults_for("simclr", tmp_path) == ("resnet8-w16", 64, 64, 100, note)
-    assert defaults_for("simclr", tmp_path, image_size="none")[1:4] == (None, 64, 42)  # 224 px cost 49 times 32 px
+    assert defaults_for("simclr", tmp_path, image_size="none")[1:4] == (
+        None,
+        64,
+        42,
+    )  # 224 px cost 49 times 32 px
 
 
 @pytest.mark.parametrize(
