@@ -20,16 +20,11 @@ from nearfar.config.settings import Settings
 from nearfar.core.results import Result
 from nearfar.system.hardware import environment
 from nearfar.system.machine import machine_facts
+from tests.helpers import run_python
 
 
 def nearfar(*words: object, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "nearfar", *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-    )
+    return run_python("-m", "nearfar", *words, cwd=cwd)
 
 
 @pytest.fixture(scope="module")
@@ -265,7 +260,7 @@ def test_help_describes_every_setting_and_imports_no_torch() -> None:
         "import sys; from nearfar.cli.settings_help import settings_help; text = settings_help(); "
         "assert not {'torch', 'numpy', 'pydantic', 'yaml'} & set(sys.modules); print(text)"
     )
-    text = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    text = run_python("-c", program, check=True).stdout
     for name, field in FIELDS.items():
         assert Settings.model_fields[name].description == field.description
         assert re.search(rf"^  {name} +{re.escape(field.description)} \[", text, re.MULTILINE)
@@ -282,15 +277,8 @@ def test_doctor_reports_broken_packages(tmp_path: Path) -> None:
     (tmp_path / "timm").mkdir()
     (tmp_path / "timm" / "__init__.py").write_text("raise OSError('libnothing.so: cannot open')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.run(
-        [sys.executable, "-c",
-        "from nearfar.system import machine; machine.EXTRAS = {'timm': 'timm'}; machine.CORE = (); "
-        "print(machine.broken_packages())"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
+    process = run_python("-c", "from nearfar.system import machine; machine.EXTRAS = {'timm': 'timm'}; machine.CORE = (); "
+        "print(machine.broken_packages())", check=True, env={**os.environ, "PYTHONPATH": path})  # fmt: skip
     assert process.stdout.strip() == str({"timm": "OSError: libnothing.so: cannot open"})
 
 

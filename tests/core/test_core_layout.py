@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +14,13 @@ from torch import nn
 from nearfar.core.layout import is_unsafe, to_channels_last
 from nearfar.parts.encoders import backbone
 from nearfar.system.machine import try_strided_convolution
+from tests.helpers import run_python
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def child(*words: object) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, *map(str, words)], capture_output=True, text=True, check=False, env=ONE_THREAD
-    )
+    return run_python(*words, env=ONE_THREAD)
 
 
 GRADIENT = """

@@ -1,11 +1,10 @@
 """docs/architecture.md lists the path of one batch. A traced run calls every function, in this order."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import nearfar as nf
+from tests.helpers import run_python
 
 SOURCE = Path(nf.__file__).parent
 DOCUMENT = Path(__file__).parents[2] / "docs" / "architecture.md"
@@ -52,9 +51,7 @@ def test_the_path_is_short_and_goes_from_the_command_to_the_checkpoint() -> None
 
 
 def test_a_run_calls_the_path_in_order(tmp_path: Path) -> None:
-    process = subprocess.run(
-        [sys.executable, "-c", TRACE, str(tmp_path)], capture_output=True, text=True, check=False
-    )
+    process = run_python("-c", TRACE, tmp_path)
     assert process.returncode == 0, process.stderr
     calls = (tmp_path / "calls").read_text().splitlines()
     place = 0

@@ -12,6 +12,7 @@ import pytest
 import nearfar as nf
 from nearfar.system.extras import EXTRAS
 from nearfar.system.machine import CORE, DISTRIBUTIONS
+from tests.helpers import run_python
 
 SOURCE = Path(nf.__file__)
 ROOT = Path(__file__).parents[2]
@@ -19,7 +20,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def python(code: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return run_python("-c", code)
 
 
 def test_every_public_name_is_listed() -> None:
@@ -45,9 +46,7 @@ def test_type_checkers_and_python_see_the_same_names() -> None:
 
 def test_one_version() -> None:
     assert PROJECT["dynamic"] == ["version"]
-    process = subprocess.run(
-        [sys.executable, "-m", "nearfar", "--version"], capture_output=True, text=True, check=True
-    )
+    process = run_python("-m", "nearfar", "--version", check=True)
     assert process.stdout.strip() == f"nearfar {nf.__version__}"
 
 

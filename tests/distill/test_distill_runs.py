@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 
 import nearfar as nf
 from nearfar.cli import main
@@ -25,6 +25,7 @@ from nearfar.run import checkpoints
 from nearfar.run.metrics import read_metrics
 from nearfar.run.teachers import load_teacher
 from nearfar.train.equality import CASES, compare
+from tests.helpers import newest_tensors
 
 SMALL: dict[str, Any] = {
     "epochs": 2,
@@ -59,12 +60,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def state(run: Path) -> dict[str, Tensor]:
-    newest = checkpoints.newest(run / "ckpt")
-    assert newest is not None
-    return checkpoints.load(newest)[0]
-
-
 def words(**settings: Any) -> list[str]:
     return [f"{key}={value}" for key, value in {**STUDENT, **settings}.items()]
 
@@ -91,7 +86,7 @@ def test_resuming_after_a_kill_equals_never_stopping(home: Path, tmp_path: Path)
     child.kill()
     assert child.wait() in (-signal.SIGKILL, 0)
     subprocess.run([*command, "--out", str(killed)], check=True, env=environment)
-    expected, result = state(complete), state(killed)
+    expected, result = newest_tensors(complete), newest_tensors(killed)
     assert expected.keys() == result.keys()
     assert [name for name in expected if not torch.equal(expected[name], result[name])] == []
     assert {"method/negatives.rows", "method/bound.log_z"} <= result.keys()
@@ -117,7 +112,7 @@ def test_the_teacher_is_frozen_and_no_part_of_the_student(home: Path, tmp_path: 
     later_weights = teacher.train().state_dict()
     assert not teacher.training
     assert all(torch.equal(first_weights[name], later_weights[name]) for name in first_weights)
-    stored = state(run.path)
+    stored = newest_tensors(run.path)
     body = sum(weight.numel() for weight in run.encoder().parameters())
     assert (
         sum(t.numel() for name, t in stored.items() if name.startswith("method/encoders.network.backbone"))

@@ -1,14 +1,13 @@
 """The answer does not depend on which extras are installed."""
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import nearfar as nf
 from nearfar.system.extras import EXTRAS
+from tests.helpers import run_python
 
 RATIOS = sorted(Path(nf.__file__).parent.glob("estimate/ratios/*.py"))
 HIDE_EXTRAS = f"""
@@ -31,7 +30,7 @@ ESTIMATE = "nf.estimate_mi(np.column_stack([sign, size]), product, folds=2, base
 def test_estimate_is_the_same_without_extras() -> None:
     """y = sign * size + noise is what boosted trees see and smooth ratios do not."""
     code = f"{HIDE_EXTRAS}{PRODUCT}estimate = {ESTIMATE}\nprint(estimate.nats.hex(), estimate.critic)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_python("-c", code)
     assert done.returncode == 0, done.stderr
     names: dict[str, object] = {}
     exec(PRODUCT, names)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import nearfar as nf
+from tests.helpers import run_python
 
 # Exports `sys.argv[1]` over a copy of an earlier export in a child, again and again; child N is killed at its
 # Nth operation. Operations are calls of the system from Python, from the first new folder on, and the lines
@@ -128,11 +129,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[nf.Run]:
 def test_kill_at_any_file_operation_keeps_an_export(mode: str, runs: list[nf.Run], tmp_path: Path) -> None:
     place = tmp_path / "place"
     nf.export(runs[0], place / "first")
-    process = subprocess.run(
-        [sys.executable, "-c", KILLED_AT_EACH_OPERATION, runs[1].path, place / "first", mode],
-        capture_output=True,
-        text=True,
-        check=False,
+    process = run_python(
+        "-c",
+        KILLED_AT_EACH_OPERATION,
+        runs[1].path,
+        place / "first",
+        mode,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert process.returncode == 0, process.stderr[-3000:]

@@ -13,9 +13,9 @@ import torch
 import nearfar as nf
 from nearfar.data import open_data
 from nearfar.errors import UserError
-from nearfar.run import checkpoints
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
+from tests.helpers import newest_tensors
 
 SMALL: dict[str, Any] = {
     "backbone": "resnet8-w16",
@@ -48,12 +48,6 @@ def run(recipe: str, out: Path, **changes: Any) -> Run:
     return pretrain(recipe, images, out, quiet=True, config={**SMALL, **RUNS[recipe], **changes})
 
 
-def state(out: Path) -> dict[str, torch.Tensor]:
-    newest = checkpoints.newest(out / "ckpt")
-    assert newest is not None
-    return checkpoints.load(newest)[0]
-
-
 @pytest.mark.parametrize("recipe", RUNS)
 def test_two_epochs_on_digits_end_finite_and_resume_bit_equal(recipe: str, tmp_path: Path) -> None:
     uninterrupted = run(recipe, tmp_path / "whole")
@@ -62,7 +56,7 @@ def test_two_epochs_on_digits_end_finite_and_resume_bit_equal(recipe: str, tmp_p
     assert all(math.isfinite(row["loss"]) for row in rows)
     assert ("prior" in rows[-1]) == (recipe in ("dcl", "vicreg", "sigreg"))
     assert ("critic.temperature" in rows[-1]) == (recipe == "moco-v3")
-    expected = state(tmp_path / "whole")
+    expected = newest_tensors(tmp_path / "whole")
     assert all(tensor.isfinite().all() for tensor in expected.values() if tensor.is_floating_point())
 
     cut = tmp_path / "cut"
@@ -71,7 +65,7 @@ def test_two_epochs_on_digits_end_finite_and_resume_bit_equal(recipe: str, tmp_p
         if int(saved.name.removeprefix("step-")) > 3:
             shutil.rmtree(saved)
     run(recipe, cut)
-    resumed = state(cut)
+    resumed = newest_tensors(cut)
     assert [name for name in expected if not torch.equal(expected[name], resumed[name])] == []
 
 
@@ -108,7 +102,7 @@ def test_labels_are_used(tmp_path: Path) -> None:
             quiet=True,
             config={**SMALL, "held_out": 0.0},
         )
-        states.append(state(tmp_path / name))
+        states.append(newest_tensors(tmp_path / name))
     assert not torch.equal(states[0]["method/selection.ids"], states[1]["method/selection.ids"])
     weight = "method/encoders.network.head.0.weight"
     assert not torch.equal(states[0][weight], states[1][weight])

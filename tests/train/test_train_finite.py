@@ -1,7 +1,6 @@
 """A run that is no longer finite never ends as a success and never loses the state to resume from."""
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from nearfar.run.features import cached_features, features
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
+from tests.helpers import newest_tensors, run_python
 
 SMALL: dict[str, Any] = {
     "backbone": "resnet8-w16",
@@ -34,14 +34,7 @@ EXPLODING = {**SMALL, "optimizer": "sgd", "lr": "steps(0.002,1e25,0.5)", "keep":
 
 
 def nearfar(*words: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "nearfar", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def tensors_of(run: Path) -> dict[str, Tensor]:
-    newest = checkpoints.newest(run / "ckpt")
-    assert newest is not None
-    return checkpoints.load(newest)[0]
+    return run_python("-m", "nearfar", *words)
 
 
 def rewritten(run: Run, step: int, change: Any) -> None:
@@ -73,7 +66,7 @@ def test_a_run_that_ends_in_nan_fails_and_keeps_its_finite_state(tmp_path: Path)
     assert "Training ended without finite steps: the last " in message
     assert "the checkpoint of step 60 is kept" in message
     assert checkpoints.newest_step(out / "ckpt") == 60
-    assert checkpoints.not_finite(tensors_of(out)) is None
+    assert checkpoints.not_finite(newest_tensors(out)) is None
     resumed = nearfar(*words, "lr=0.002", "--allow-change")  # as the sentence advises
     assert resumed.returncode == 0, resumed.stderr
     assert "resuming from step 60" in resumed.stderr
@@ -139,14 +132,14 @@ def test_embed_refuses_features_that_are_not_finite(tmp_path: Path) -> None:
 def test_the_newest_finite_checkpoint_is_used(number: float, tmp_path: Path) -> None:
     config = {**SMALL, "checkpoint_every": 4}
     run = pretrain("simclr", "digits", tmp_path, quiet=True, config=config)
-    expected = tensors_of(tmp_path)
+    expected = newest_tensors(tmp_path)
     rewritten(run, 8, lambda weight: weight.index_fill(0, torch.tensor([1]), number))
     assert checkpoints.check(tmp_path / "ckpt" / "step-00000008") == (
         "method/encoders.network.backbone.conv1.weight is not finite"
     )
     assert Run.open(tmp_path).facts["step"] == 7
     pretrain("simclr", "digits", tmp_path, quiet=True, config=config)
-    assert all(torch.equal(expected[name], value) for name, value in tensors_of(tmp_path).items())
+    assert all(torch.equal(expected[name], value) for name, value in newest_tensors(tmp_path).items())
 
 
 def test_without_a_finite_checkpoint_a_run_does_not_start_over(tmp_path: Path) -> None:
@@ -178,7 +171,7 @@ def test_checking_before_saving_changes_nothing(recipe: str, change: dict[str, A
     for name, every in (("often", 1), ("once", 1000)):
         config = {**SMALL, **change, "checkpoint_every": every}
         pretrain(recipe, "digits", tmp_path / name, quiet=True, config=config)
-    often, final = tensors_of(tmp_path / "often"), tensors_of(tmp_path / "once")
+    often, final = newest_tensors(tmp_path / "often"), newest_tensors(tmp_path / "once")
     assert [name for name in final if not torch.equal(final[name], often[name])] == []
 
 

@@ -1,7 +1,6 @@
 """Estimates before a run equal what it uses: memory, disk for checkpoints, time of probes."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from nearfar.train.memory import checkpoint_size, estimate_needs
 from nearfar.train.pretrain import pretrain
 from nearfar.train.resuming import describe_data
 from nearfar.train.session import Session
+from tests.helpers import run_python
 
 SMALL = ["backbone=resnet8-w16", "epochs=1", "workers=0", "held_out=0", "probe_every=0", "precision=fp32"]
 
@@ -78,9 +78,7 @@ print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss counts in KiB on Linux")
 def test_estimated_memory_is_close_to_the_peak(tmp_path: Path) -> None:
-    process = subprocess.run(
-        [sys.executable, "-c", PEAK, str(tmp_path)], capture_output=True, text=True, check=False
-    )
+    process = run_python("-c", PEAK, tmp_path)
     assert process.returncode == 0, process.stderr
     (line,) = [line for line in process.stderr.splitlines() if "estimated memory" in line]
     estimated = memory_bytes(" ".join(line.removeprefix("estimated memory ").split()[:2]))

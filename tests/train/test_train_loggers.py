@@ -3,8 +3,6 @@
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +16,7 @@ from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.run.metrics import read_metrics
 from nearfar.train.loggers import LOGGERS, scalars
+from tests.helpers import run_python
 
 SMALL: dict[str, Any] = {
     "backbone": "resnet8-w16",
@@ -94,13 +93,7 @@ def trackio_values(folder: Path) -> dict[tuple[int, str], float]:
         "import json; from trackio.sqlite_storage import SQLiteStorage as S; "
         "print(json.dumps(S.get_logs('nearfar', 'run')))"
     )
-    process = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "TRACKIO_DIR": str(folder / "trackio")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    process = run_python("-c", code, env={**os.environ, "TRACKIO_DIR": str(folder / "trackio")}, check=True)
     rows = json.loads(process.stdout)
     return {(row["step"], key): value for row in rows for key, value in row.items() if "/" in key}
 
@@ -166,13 +159,8 @@ def test_a_service_stores_the_rows_of_metrics_offline(
     for key in ("MLFLOW_TRACKING_URI", "NO_PROXY", "no_proxy"):
         environment.pop(key, None)
     settings = json.dumps({**SMALL, "logger": name})
-    process = subprocess.run(
-        [sys.executable, "-c", CHILD, settings, str(tmp_path / "digits.npz"), str(tmp_path / "run")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
+    process = run_python(
+        "-c", CHILD, settings, tmp_path / "digits.npz", tmp_path / "run", env=environment, cwd=tmp_path
     )
     assert process.returncode == 0, process.stderr
     assert (process.stdout, connections) == ("", [])

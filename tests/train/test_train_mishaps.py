@@ -29,6 +29,7 @@ from nearfar.run.trained import Run
 from nearfar.train.loggers import open_loggers
 from nearfar.train.monitors import CollapseMonitor, GradientMonitor, Spread
 from nearfar.train.pretrain import pretrain
+from tests.helpers import default_signals, run_python
 
 SMALL: dict[str, Any] = {
     "backbone": "resnet8-w16",
@@ -166,12 +167,6 @@ def test_figures_that_cannot_be_saved_are_printed(
     assert 0 < problem.value.result["knn"]["top1"] <= 1
 
 
-def default_signals() -> None:
-    """In a child: default signal handling, whatever the tests were started with (nohup, a background job)."""
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_before_the_first_step_exits_75(number: signal.Signals, tmp_path: Path) -> None:
     """While the data are opened, which is held up here for as long as the test needs."""
@@ -219,13 +214,7 @@ def test_a_signal_is_not_handled_as_an_import_error(kind: str, lost: str, tmp_pa
     went on. Where even what is no `Exception` gets lost, as in a destructor, the first step is the last."""
     settings = [f"{key}={value}" for key, value in {**SMALL, "epochs": 500}.items()]
     words = ["pretrain", "simclr", "digits", "--out", str(tmp_path / "run"), "--quiet", *settings]
-    process = subprocess.run(
-        [sys.executable, "-c", LOSING.format(kind=kind), *words],
-        capture_output=True,
-        text=True,
-        preexec_fn=default_signals,
-        timeout=300,
-    )
+    process = run_python("-c", LOSING.format(kind=kind), *words, preexec_fn=default_signals, timeout=300)
     assert (process.returncode, process.stdout) == (75, lost), process.stderr
     assert "nearfar: stopped by SIGTERM" in process.stderr
 

@@ -1,13 +1,12 @@
 """Opening a run executes nothing that is in it, and no command speaks to anybody: audit hooks watch."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from nearfar.train.pretrain import pretrain
+from tests.helpers import run_python
 
 WATCH = """
 import sys
@@ -25,21 +24,14 @@ print(seen)
 def test_loading_a_run_runs_no_code(tmp_path: Path) -> None:
     config = {"backbone": "resnet8-w16", "batch_size": 256, "epochs": 1, "probe_every": 0}
     pretrain("moco", "digits", tmp_path / "run", quiet=True, config=config)
-    process = subprocess.run(
-        [sys.executable, "-c", WATCH, str(tmp_path / "run")], capture_output=True, text=True, check=False
-    )
+    process = run_python("-c", WATCH, tmp_path / "run")
     assert process.returncode == 0, process.stderr
     assert process.stdout.strip() == "[]"
 
 
 def test_a_config_with_a_python_tag_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(f"recipe: !!python/object/apply:os.mkdir ['{tmp_path}/made']\n")
-    process = subprocess.run(
-        [sys.executable, "-m", "nearfar", "evaluate", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    process = run_python("-m", "nearfar", "evaluate", tmp_path)
     assert process.returncode == 2
     assert "config.yaml" in process.stderr
     assert not (tmp_path / "made").exists()
@@ -63,12 +55,7 @@ print(seen)
 
 
 def test_nothing_listens_and_nothing_is_sent(tmp_path: Path) -> None:
-    process = subprocess.run(
-        [sys.executable, "-c", OFFLINE_RUN, str(tmp_path / "run")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    process = run_python("-c", OFFLINE_RUN, tmp_path / "run")
     assert process.returncode == 0, process.stderr
     assert process.stdout.strip().splitlines()[-1] == "[]"
 

@@ -22,6 +22,7 @@ from nearfar.run import checkpoints
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
 from tests.data.test_data_packed import as_parquet
+from tests.helpers import newest_tensors
 
 SMALL: dict[str, Any] = {"backbone": "resnet8-w16", "batch_size": 64, "epochs": 2, "seed": 3, "workers": 2}
 
@@ -38,14 +39,8 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(out)
 
 
-def state(run: Path) -> dict[str, torch.Tensor]:
-    newest = checkpoints.newest(run / "ckpt")
-    assert newest is not None
-    return checkpoints.load(newest)[0]
-
-
 def same(first: Path, second: Path) -> bool:
-    ours, theirs = state(first), state(second)
+    ours, theirs = newest_tensors(first), newest_tensors(second)
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 

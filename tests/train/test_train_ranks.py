@@ -33,6 +33,7 @@ from nearfar.run import checkpoints
 from nearfar.train import memory
 from nearfar.train.equality import CASES, compare, make_data, start
 from tests.data.test_data_packed import pictures
+from tests.helpers import free_port
 
 # in float64 rounding is 1e-16 of numbers up to some 10, in sums of some thousands, over a few steps
 ROUNDING = 1e-11
@@ -68,12 +69,6 @@ def test_two_processes_compute_what_one_does() -> None:
 def test_four_processes_compute_what_one_does() -> None:
     differences = compare(4, {"simclr ml-cpc": CASES["simclr ml-cpc"]}, steps=2)
     assert max(differences["simclr ml-cpc"].values()) < ROUNDING, differences
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
 
 
 def run_as_rank(

@@ -18,6 +18,7 @@ from nearfar.errors import Stopped, UserError
 from nearfar.run import checkpoints
 from nearfar.run.metrics import read_metrics
 from nearfar.train.pretrain import pretrain
+from tests.helpers import default_signals, newest_tensors
 
 SMALL = {
     "backbone": "resnet8-w16",
@@ -48,12 +49,6 @@ def logged_losses(out: Path) -> list[tuple[int, float]]:
     return [
         (row["step"], row["loss"]) for row in read_metrics(out / "metrics.jsonl") if row["kind"] == "train"
     ]
-
-
-def final_state(out: Path) -> dict[str, torch.Tensor]:
-    newest = checkpoints.newest(out / "ckpt")
-    assert newest is not None
-    return checkpoints.load(newest)[0]
 
 
 @pytest.mark.slow
@@ -95,7 +90,7 @@ def test_kills_at_random_moments_change_nothing(recipe: str, tmp_path: Path) -> 
     last.join()
     assert last.exitcode == 0
     assert logged_losses(cut) == logged_losses(tmp_path / "whole")
-    expected, resumed = final_state(tmp_path / "whole"), final_state(cut)
+    expected, resumed = newest_tensors(tmp_path / "whole"), newest_tensors(cut)
     assert expected.keys() == resumed.keys()
     assert [name for name in expected if not torch.equal(expected[name], resumed[name])] == []
 
@@ -103,12 +98,6 @@ def test_kills_at_random_moments_change_nothing(recipe: str, tmp_path: Path) -> 
 def command(out: Path, *words: str) -> list[str]:
     start = [sys.executable, "-m", "nearfar", "pretrain", "simclr", "digits", "--out", str(out)]
     return [*start, "backbone=resnet8-w16", "batch_size=128", "probe_every=0", "held_out=0", *words]
-
-
-def default_signals() -> None:
-    """In a child: default signal handling, whatever the tests were started with (nohup, a background job)."""
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -187,13 +176,13 @@ def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_newest_checkpoint_is_skipped(tmp_path: Path) -> None:
     settings = {**SMALL, "epochs": 1}
     uninterrupted = pretrain("moco", "digits", tmp_path, quiet=True, config={**settings, **RUNS["moco"]})
-    expected = final_state(tmp_path)
+    expected = newest_tensors(tmp_path)
     state = uninterrupted.checkpoint / "state.safetensors"
     data = bytearray(state.read_bytes())
     data[len(data) // 2] ^= 4
     state.write_bytes(data)
     pretrain("moco", "digits", tmp_path, quiet=True, config={**settings, **RUNS["moco"]})
-    resumed = final_state(tmp_path)
+    resumed = newest_tensors(tmp_path)
     assert all(torch.equal(expected[name], resumed[name]) for name in expected)
 
 

@@ -16,10 +16,10 @@ from nearfar.core.schedules import geometric, linear
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.parts.selections import Ball, Cave, Everyone, Neighbours, Ring
-from nearfar.run import checkpoints
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
+from tests.helpers import newest_tensors
 
 SMALL: dict[str, Any] = {
     "backbone": "resnet8-w16",
@@ -44,7 +44,7 @@ STEPS_PER_EPOCH = 4
 def run(recipe: str, out: Path, **changes: Any) -> dict[str, torch.Tensor]:
     images = open_data("digits").subset(range(256))
     pretrain(recipe, images, out, quiet=True, config={**SMALL, **RUNS.get(recipe, {}), **changes})
-    return state(out)
+    return newest_tensors(out)
 
 
 def plain_run(recipe: str, out: Path, changes: dict[str, Any]) -> None:
@@ -52,12 +52,6 @@ def plain_run(recipe: str, out: Path, changes: dict[str, Any]) -> None:
     small = {key: value for key, value in SMALL.items() if key != "selection.clusters"}
     images = open_data("digits").subset(range(256))
     pretrain(recipe, images, out, quiet=True, config={**small, **changes})
-
-
-def state(out: Path) -> dict[str, torch.Tensor]:
-    newest = checkpoints.newest(out / "ckpt")
-    assert newest is not None
-    return checkpoints.load(newest)[0]
 
 
 def clusters(tensors: dict[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -74,7 +68,7 @@ def test_stopping_before_and_after_a_refresh_changes_nothing(recipe: str, tmp_pa
         for saved in (cut / "ckpt").glob("step-*"):
             if int(saved.name.removeprefix("step-")) > stop:
                 shutil.rmtree(saved)
-        (initial,) = clusters(state(cut))
+        (initial,) = clusters(newest_tensors(cut))
         assert bool((initial >= 0).all()) == bool((initial >= 0).any()) == has_clusters
         resumed = run(recipe, cut)
         assert uninterrupted.keys() == resumed.keys()
@@ -202,7 +196,7 @@ def test_extremes_that_never_coincide_are_accepted(tmp_path: Path) -> None:
 def test_maps_have_rows_in_a_bank(views: dict[str, Any], tmp_path: Path) -> None:
     changes = {"encoders.local_weight": 0.0, "negatives": {"name": "bank"}, "epochs": 1, **views}
     plain_run("dim", tmp_path, changes)
-    rows = state(tmp_path)["method/negatives.rows"]
+    rows = newest_tensors(tmp_path)["method/negatives.rows"]
     expected_keys = [3 * view for view in range(views.get("views.count", 2))][
         0 if views.get("views.symmetric", True) else 1 :
     ]

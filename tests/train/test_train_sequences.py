@@ -17,10 +17,10 @@ from nearfar.evaluate import evaluate_run
 from nearfar.modalities import Recordings, Texts
 from nearfar.modalities.sequences import SequenceStore
 from nearfar.modalities.text.show import frequency_scores, masked_scores, symbol_frequencies
-from nearfar.run import checkpoints
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
+from tests.helpers import newest_tensors
 
 SPEECH: dict[str, Any] = {
     "epochs": 2, "batch_size": 8, "checkpoint_every": 1, "workers": 0, "probe_every": 0,
@@ -60,12 +60,6 @@ def write_text(path: Path, seed: int = 0, count: int = 1200) -> Path:
     return path
 
 
-def last(out: Path) -> dict[str, torch.Tensor]:
-    newest = checkpoints.newest(out / "ckpt")
-    assert newest is not None
-    return checkpoints.load(newest)[0]
-
-
 def losses(out: Path) -> list[tuple[int, float]]:
     return [(r["step"], r["loss"]) for r in read_metrics(out / "metrics.jsonl") if r["kind"] == "train"]
 
@@ -102,7 +96,7 @@ def test_a_run_interrupted_after_every_step_ends_bit_equal(
         with pytest.raises(Stopped):
             pretrain(recipe, data, tmp_path / "cut", quiet=True, config={**settings, "max_time": 1e-9})
     pretrain(recipe, data, tmp_path / "cut", quiet=True, config=settings)
-    uninterrupted, cut = last(tmp_path / "whole"), last(tmp_path / "cut")
+    uninterrupted, cut = newest_tensors(tmp_path / "whole"), newest_tensors(tmp_path / "cut")
     assert uninterrupted.keys() == cut.keys()
     assert [name for name in uninterrupted if not torch.equal(uninterrupted[name], cut[name])] == []
     assert losses(tmp_path / "whole")[-1] == losses(tmp_path / "cut")[-1]
@@ -111,7 +105,10 @@ def test_a_run_interrupted_after_every_step_ends_bit_equal(
 def test_groups_are_in_the_checkpoint(tmp_path: Path) -> None:
     grouped = {**SPEECH, "epochs": 1, "selection": {"name": "group", "by": "speaker"}}
     pretrain("cpc", recordings(), tmp_path / "run", quiet=True, config=grouped)
-    assert last(tmp_path / "run")["method/selection.ids"].tolist() == recordings().groups["speaker"].tolist()
+    assert (
+        newest_tensors(tmp_path / "run")["method/selection.ids"].tolist()
+        == recordings().groups["speaker"].tolist()
+    )
     with pytest.raises(
         UserError,
         match=r"selection\.by was 'singer'; tones can be grouped by known-label, label, self, speaker",
