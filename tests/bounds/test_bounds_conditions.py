@@ -152,12 +152,9 @@ def test_b_a_network_that_mixes_rows_in_evaluation_mode_is_detected() -> None:
 def test_c_barber_agakov_needs_a_density() -> None:
     """Cosines over a small temperature are not log q(v | u): H(v) + E[f] depends on the temperature."""
 
-    def certificate(critic: object) -> Certificate:
-        network = nn.Linear(2, 2)
-        method = nf.Method(
-            nf.Shared(network), critic, nf.NoNegatives(), nf.Everyone(),
-            nf.BarberAgakov(0.69)  # type: ignore[arg-type]
-        )  # fmt: skip
+    def certificate(critic: AbstractCritic) -> Certificate:
+        network = nf.Shared(nn.Linear(2, 2))
+        method = nf.Method(network, critic, nf.NoNegatives(), nf.Everyone(), nf.BarberAgakov(0.69))
         return method.eval().certificate(64, held_out=True)
 
     class DensityCritic(nf.Dot):
@@ -213,7 +210,7 @@ def test_d_nothing_fitted_to_its_sample_is_proven(bound: AbstractBound, selectio
     )
     assert bound.certificate(selection.sampling(fair)).status == "proven"
     for failing in ({"held_out": False}, {"batch_statistics": True}, {"dependent": "rows are times"}):
-        assert bound.certificate(selection.sampling(replace(fair, **failing))).status != "proven"  # type: ignore[arg-type]
+        assert bound.certificate(selection.sampling(replace(fair, **failing))).status != "proven"
 
 
 def test_d_unknown_conditions_are_reported() -> None:

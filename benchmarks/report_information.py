@@ -1,0 +1,137 @@
+"""Coverage and accuracy of `nf.estimate_mi` on random problems that nothing was calibrated on (generators/reporting.py).
+
+    python benchmarks/report_information.py FILE.jsonl [--problems 300] [--rows 300,3000] [--seconds S]
+
+Each line of FILE is one estimate, and the same command continues. `--seconds` ends early; what is there is reported.
+`--generator calibration` takes the other generator. Prints coverage overall and by kind × width, the share of problems
+nearer to the truth than KSG and than the best of KSG, CCA and plug-in, and the median error beside the oracle's.
+"""
+
+import argparse
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+from generators import calibration, reporting
+from generators.problem import Array, numbers
+from records import Record, run_recorded, share
+
+import nearfar as nf
+from nearfar.estimate.baselines import gaussian_information, ksg_information
+
+SERIES = 20_270  # seed of the reported series; no other program uses it
+MAX_LEVELS = 32  # of a column that the plug-in takes as it is
+ROUNDING = 1e-9
+
+
+def plug_in(x: Array, y: Array) -> float:
+    """Information of the joint table; columns of many values in n^(1/3) bins of equal frequency."""
+    codes = []
+    for side in (x, y):
+        columns = []
+        for column in side.T:
+            if len(np.unique(column)) > MAX_LEVELS:
+                edges = np.quantile(column, np.linspace(0, 1, round(len(column) ** (1 / 3)) + 1)[1:-1])
+                column = np.digitize(column, edges)
+            columns.append(column)
+        codes.append(np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].ravel())
+
+    def entropy(labels: Array) -> float:
+        share = np.unique(labels, return_counts=True)[1] / len(labels)
+        return float(-(share * np.log(share)).sum())
+
+    return entropy(codes[0]) + entropy(codes[1]) - entropy(codes[0] * (codes[1].max() + 1) + codes[1])
+
+
+def measure(key: str) -> Record:
+    generator, index, rows = key.split()
+    module = {"reporting": reporting, "calibration": calibration}[generator]
+    problem = module.random_problem(SERIES, int(index))
+    sample = problem.sample(int(rows), 1)
+    start = time.process_time()
+    result = nf.estimate_mi(sample.x, sample.y, baselines=False)
+    seconds = time.process_time() - start
+    x, y = numbers(sample.x), numbers(sample.y)
+    varying = [side[:, np.ptp(side, axis=0) > 0] for side in (x, y)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ksg, cca = ksg_information(*varying), gaussian_information(*varying)
+    return {
+        "problem": problem.name,
+        "kind": problem.kind,
+        "width": problem.width,
+        "columns": problem.columns,
+        "rows": int(rows),
+        "truth": problem.truth,
+        "oracle": float(sample.log_ratio.mean()),
+        "nats": result.nats,
+        "low": result.interval[0],
+        "high": result.interval[1],
+        "at_least": float(result.at_least),
+        "p": result.p_value,
+        "ksg": ksg,
+        "cca": cca,
+        "plug-in": plug_in(x, y),
+        "warnings": list(result.warnings),
+        "seconds": seconds,
+    }
+
+
+def error(record: Record, name: str = "nats") -> float:
+    return abs(record[name] - record["truth"])
+
+
+def covered(record: Record) -> bool:
+    return bool(record["low"] <= record["truth"] + ROUNDING and record["truth"] <= record["high"] + ROUNDING)
+
+
+def report(records: list[Record]) -> None:
+    for rows in sorted({record["rows"] for record in records}):
+        group = [record for record in records if record["rows"] == rows]
+        errors = np.array([error(record) for record in group])
+        oracle = np.array([error(record, "oracle") for record in group])
+        rivals = np.array([[error(record, name) for name in ("ksg", "cca", "plug-in")] for record in group])
+        print(f"\n{rows} rows, {len(group)} problems")
+        print(f"  90 % interval contains the truth: {share(covered(record) for record in group)}")
+        misses = [record for record in group if not covered(record)]
+        low = sum(record["high"] < record["truth"] for record in misses)
+        print(f"  of {len(misses)} misses {low} end below the truth")
+        print(f"  at_least above the truth: {share(r['at_least'] > r['truth'] + ROUNDING for r in group)}")
+        print(f"  nearer than KSG: {share(errors < rivals[:, 0])}")
+        print(f"  nearer than the best of KSG, CCA and plug-in: {share(errors < np.nanmin(rivals, axis=1))}")
+        print(
+            f"  median error {np.median(errors):.4f}, of the oracle {np.median(oracle):.4f} "
+            f"({np.median(errors) / max(np.median(oracle), 1e-9):.2f} ×), of KSG {np.median(rivals[:, 0]):.4f}"
+        )
+        print(
+            f"  mean error {errors.mean():.4f}, of the oracle {oracle.mean():.4f}, of KSG "
+            f"{np.nanmean(rivals[:, 0]):.4f}; CPU-seconds: median {np.median([r['seconds'] for r in group]):.1f}, "
+            f"largest {max(r['seconds'] for r in group):.1f}"
+        )
+        print("  | kind | width | contains the truth | nearer than KSG | median error | oracle's |")
+        print("  |---|---|---|---|---|---|")
+        for kind, width in sorted({(record["kind"], record["width"]) for record in group}):
+            chosen = [k for k, r in enumerate(group) if (r["kind"], r["width"]) == (kind, width)]
+            inside = share(covered(group[k]) for k in chosen)
+            nearer = share(bool(errors[k] < rivals[k, 0]) for k in chosen).split(" (")[0]
+            print(
+                f"  | {kind} | {width} | {inside} | {nearer} | {np.median(errors[chosen]):.3f} | "
+                f"{np.median(oracle[chosen]):.3f} |"
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--problems", type=int, default=300)
+    parser.add_argument("--rows", default="300,3000")
+    parser.add_argument("--generator", choices=("reporting", "calibration"), default="reporting")
+    parser.add_argument("--seconds", type=float)
+    args = parser.parse_args()
+    keys = [f"{args.generator} {k} {rows}" for rows in args.rows.split(",") for k in range(args.problems)]
+    report(run_recorded(args.file, keys, measure, args.seconds))
+
+
+if __name__ == "__main__":
+    main()
