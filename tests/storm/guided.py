@@ -16,8 +16,7 @@ import yaml
 
 from nearfar.config.reading import load_yaml, memory_bytes, seconds
 from nearfar.config.resolving import read_words, resolve
-from nearfar.core.schedules import Schedule, at, ends, parse_value, written
-from nearfar.core.schedules.reading import parse_learnable
+from nearfar.core.schedules import Schedule, at, ends, parse_learnable, parse_value, written
 from nearfar.errors import UserError
 from nearfar.estimate.read import read_sample
 from nearfar.modalities.dataset import Unusable

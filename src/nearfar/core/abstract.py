@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from nearfar.core.kernels import inner
 from nearfar.core.schedules import START, Progress
-from nearfar.core.scores import Candidates, Scores
+from nearfar.core.scores import Candidates, Scores, at_least_float32
 from nearfar.core.types import (
     Batch,
     Certificate,
@@ -240,6 +240,12 @@ class AbstractEncoders(AbstractPart, ABC):
         raise UserError(f"{type(self).__name__} learns from no teacher")
 
 
+Embedding = Float[Tensor, "*row dim"]
+Anchors = Float[Tensor, "n dim"]
+Keys = Float[Tensor, "m dim"]
+Factors = tuple[Float[Tensor, "n width"], Float[Tensor, "m width"]]
+
+
 class AbstractCritic(AbstractPart, ABC):
     """Scores pairs of embeddings. Scores are log-densities up to a constant of the anchor, f(u, v)."""
 
@@ -248,20 +254,17 @@ class AbstractCritic(AbstractPart, ABC):
     unit: bool = False  # scores depend on directions alone, not on lengths
     measure: str = "score"  # name of what `similarity` returns
 
-    @abstractmethod
-    def prepare(self, embedding: Float[Tensor, "*row dim"]) -> Float[Tensor, "*row dim"]:
-        """Brings an embedding to the form that is scored and stored, e.g. unit length."""
+    def prepare(self, embedding: Embedding) -> Embedding:
+        """Brings an embedding to the form that is scored and stored, e.g. unit length. Default: as it is, in
+        float32 at least."""
+        return at_least_float32(embedding)
 
     @abstractmethod
-    def pairs(
-        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress = START
-    ) -> Float[Tensor, "n"]:
+    def pairs(self, anchors: Anchors, keys: Anchors, progress: Progress = START) -> Float[Tensor, "n"]:
         """Scores of row i of one with row i of the other."""
 
     @abstractmethod
-    def cross(
-        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress = START
-    ) -> Float[Tensor, "n m"]:
+    def cross(self, anchors: Anchors, keys: Keys, progress: Progress = START) -> Float[Tensor, "n m"]:
         """Scores of every row of one with every row of the other."""
 
     def lowest_score(self, progress: Progress = START) -> float | Float[Tensor, ""] | None:
@@ -279,20 +282,14 @@ class AbstractInnerProduct(AbstractCritic):
     normalised = False
 
     @abstractmethod
-    def factors(
-        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress
-    ) -> tuple[Float[Tensor, "n width"], Float[Tensor, "m width"]]:
+    def factors(self, anchors: Anchors, keys: Keys, progress: Progress) -> Factors:
         """a(anchors) and b(keys)."""
 
-    def pairs(
-        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress = START
-    ) -> Float[Tensor, "n"]:
+    def pairs(self, anchors: Anchors, keys: Anchors, progress: Progress = START) -> Float[Tensor, "n"]:
         anchor_factors, key_factors = self.factors(anchors, keys, progress)
         return (anchor_factors * key_factors).sum(dim=1)
 
-    def cross(
-        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress = START
-    ) -> Float[Tensor, "n m"]:
+    def cross(self, anchors: Anchors, keys: Keys, progress: Progress = START) -> Float[Tensor, "n m"]:
         return inner(*self.factors(anchors, keys, progress))
 
 

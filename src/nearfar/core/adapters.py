@@ -4,11 +4,11 @@ An object that subclasses an abstract part is used as it is. Any other object wi
 wrapped; what else the abstract class declares is taken from the object where it has it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from inspect import getattr_static
+from collections.abc import Callable, Sequence
+from inspect import getattr_static, signature
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from nearfar.core.abstract import (
     AbstractBound,
@@ -20,9 +20,7 @@ from nearfar.core.abstract import (
     AbstractSelection,
 )
 from nearfar.core.networks import backbone_of, embed_views
-from nearfar.core.schedules import START, Progress
-from nearfar.core.scores import Candidates, Scores
-from nearfar.core.types import Batch, Certificate, Context, Encoded, NegativeSampling
+from nearfar.core.types import Batch, Encoded
 from nearfar.errors import UserError
 
 
@@ -47,75 +45,57 @@ class SingleNetwork(nn.Module, AbstractEncoders):
 
 
 class Adapter(nn.Module):
-    """Wraps `wrapped` as a part of the abstract class its subclass names."""
+    """Wraps an object as a part of the abstract class `declared`, whose methods `needed` it must have."""
 
-    def __init__(self, wrapped: Any, declared: type[AbstractPart]) -> None:
+    declared: type[AbstractPart]
+    needed: tuple[str, ...]
+
+    def __init__(self, wrapped: Any) -> None:
         super().__init__()
         self.wrapped = wrapped
-        for name in dir(declared):
+        for name in dir(self.declared):
             implemented = (
                 name.startswith("_")
                 or name in vars(type(self))
-                or isinstance(getattr_static(declared, name), property)
+                or isinstance(getattr_static(self.declared, name), property)
             )
             if not implemented and hasattr(wrapped, name):
                 object.__setattr__(self, name, getattr(wrapped, name))
 
 
-class AdaptedEncoders(Adapter, AbstractEncoders):
-    def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        return self.wrapped.encode(batch, anchors, keys)
+def _adapter(declared: type[AbstractPart], *needed: str, **derived: Callable[..., Any]) -> type[Adapter]:
+    """The adapter of a kind of part: `needed` methods call the object's, with the defaults of `declared`;
+    `derived` ones are made of these."""
 
-    def backbone(self) -> nn.Module:
-        return self.wrapped.backbone()
+    def delegate(name: str) -> Callable[..., Any]:
+        parameters = signature(getattr(declared, name))
 
+        def call(self: Adapter, *arguments: Any, **keywords: Any) -> Any:
+            bound = parameters.bind(self, *arguments, **keywords)
+            bound.apply_defaults()
+            return getattr(self.wrapped, name)(*bound.args[1:])
 
-class AdaptedCritic(Adapter, AbstractCritic):
-    def prepare(self, embedding: Tensor) -> Tensor:
-        return self.wrapped.prepare(embedding)
+        return call
 
-    def pairs(self, anchors: Tensor, keys: Tensor, progress: Progress = START) -> Tensor:
-        return self.wrapped.pairs(anchors, keys, progress)
-
-    def cross(self, anchors: Tensor, keys: Tensor, progress: Progress = START) -> Tensor:
-        return self.wrapped.cross(anchors, keys, progress)
-
-
-class AdaptedNegatives(Adapter, AbstractNegatives):
-    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, key: int) -> Candidates:
-        return self.wrapped.candidates(keys, index, key)
-
-    def sampling(
-        self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
-    ) -> NegativeSampling:
-        return self.wrapped.sampling(batch_size, key_views, keys_per_instance, same_instance_negatives)
+    methods = {"forward" if name == "__call__" else name: delegate(name) for name in needed}
+    name = declared.__name__.replace("Abstract", "Adapted")
+    return type(name, (Adapter, declared), {**methods, **derived, "declared": declared, "needed": needed})
 
 
-class AdaptedSelection(Adapter, AbstractSelection):
-    def forward(self, scores: Scores, context: Context | None = None) -> Scores:
-        return self.wrapped(scores, context)
-
-    def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
-        return self.wrapped.sampling(source, progress)
-
-
-class AdaptedBound(Adapter, AbstractBound):
-    def forward(self, scores: Scores, progress: Progress | None = None) -> Tensor:
-        return self.wrapped(scores, progress)
-
-    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
-        return self.wrapped.certificate(sampling, progress)
-
-    def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float | None:
-        return self.certificate(sampling, progress).ceiling
-
-    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
-        return self.certificate(sampling, progress).status != "objective only"
-
-
-class AdaptedPrior(Adapter, AbstractPrior):
-    def forward(self, encoded: Encoded, progress: Progress = START) -> Tensor:
-        return self.wrapped(encoded, progress)
+AdaptedEncoders = _adapter(AbstractEncoders, "encode", "backbone")
+AdaptedCritic = _adapter(AbstractCritic, "prepare", "pairs", "cross")
+AdaptedNegatives = _adapter(AbstractNegatives, "candidates", "sampling")
+AdaptedSelection = _adapter(AbstractSelection, "__call__", "sampling")
+AdaptedBound = _adapter(
+    AbstractBound,
+    "__call__",
+    "certificate",
+    ceiling=lambda self, sampling, progress=None: self.certificate(sampling, progress).ceiling,
+    is_estimate=lambda self, sampling, progress=None: (
+        self.certificate(sampling, progress).status != "objective only"
+    ),
+)
+AdaptedPrior = _adapter(AbstractPrior, "__call__")
 
 
 def unwrapped(part: Any) -> Any:
@@ -123,46 +103,44 @@ def unwrapped(part: Any) -> Any:
     return part.wrapped if isinstance(part, Adapter) else part
 
 
-def _adapt(
-    kind: str, part: Any, declared: type[Any], wrap: Callable[..., Any], needed: tuple[str, ...]
-) -> Any:
-    if isinstance(part, declared):
+def _adapt(kind: str, part: Any, adapter: type[Adapter]) -> Any:
+    if isinstance(part, adapter.declared):
         return part
-    missing = [name for name in needed if not callable(getattr(part, name, None))]
+    missing = [name for name in adapter.needed if not callable(getattr(part, name, None))]
     if missing:
         raise UserError(
             f"{kind} was an object of type {type(part).__name__}, which has no {', '.join(missing)}; "
-            "expected a subclass of "
-            f"nearfar.core.abstract.{declared.__name__}, or an object with {', '.join(needed)}"
+            f"expected a subclass of nearfar.core.abstract.{adapter.declared.__name__}, or an object with "
+            f"{', '.join(adapter.needed)}"
         )
-    return wrap(part, declared)
+    return adapter(part)
 
 
 def as_encoders(part: Any) -> AbstractEncoders:
     """A bare `nn.Module` embeds anchors and keys alike."""
     if isinstance(part, nn.Module) and not isinstance(part, AbstractEncoders) and not hasattr(part, "encode"):
         return SingleNetwork(part)
-    return _adapt("encoders", part, AbstractEncoders, AdaptedEncoders, ("encode", "backbone"))
+    return _adapt("encoders", part, AdaptedEncoders)
 
 
 def as_critic(part: Any) -> AbstractCritic:
-    return _adapt("critic", part, AbstractCritic, AdaptedCritic, ("prepare", "pairs", "cross"))
+    return _adapt("critic", part, AdaptedCritic)
 
 
 def as_negatives(part: Any) -> AbstractNegatives:
-    return _adapt("negatives", part, AbstractNegatives, AdaptedNegatives, ("candidates", "sampling"))
+    return _adapt("negatives", part, AdaptedNegatives)
 
 
 def as_selection(part: Any) -> AbstractSelection:
-    return _adapt("selection", part, AbstractSelection, AdaptedSelection, ("__call__", "sampling"))
+    return _adapt("selection", part, AdaptedSelection)
 
 
 def as_bound(part: Any) -> AbstractBound:
-    return _adapt("bound", part, AbstractBound, AdaptedBound, ("__call__", "certificate"))
+    return _adapt("bound", part, AdaptedBound)
 
 
 def as_prior(part: Any) -> AbstractPrior | None:
-    return None if part is None else _adapt("prior", part, AbstractPrior, AdaptedPrior, ("__call__",))
+    return None if part is None else _adapt("prior", part, AdaptedPrior)
 
 
 # by the name of the kind of part, as settings spell it

@@ -9,7 +9,7 @@ Every pass, also the second one, starts with the buffers of before the step. Buf
 chunks here, and over ranks when the step is taken (`Method.advance`): running statistics move once per step.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
@@ -18,14 +18,14 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
 from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.buffers import BufferUpdates, deferred_buffers
-from nearfar.core.scores import Divided, Negatives, Rule, Scores
+from nearfar.core.scores import Divided, Elementwise, Negatives, PerAnchor, Rule, Scores
 from nearfar.core.strategy import SINGLE, Rows, Strategy
 from nearfar.core.types import Batch, BatchGroups, Encoded, Supervision
 from nearfar.errors import UserError
@@ -223,26 +223,22 @@ class GatheredNegatives(Negatives):
     local: Negatives
     rows: Rows
 
-    def logsumexp(self) -> Float[Tensor, "anchor"]:
+    def logsumexp(self) -> PerAnchor:
         return self.rows.all_gather(self.local.logsumexp())
 
-    def count(self) -> Float[Tensor, "anchor"]:
+    def count(self) -> PerAnchor:
         return self.rows.all_gather(self.local.count())
 
     def offered(self) -> int:
         return self.local.offered()
 
-    def sum_of(
-        self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
-    ) -> Float[Tensor, "anchor"]:
+    def sum_of(self, function: Elementwise, *per_anchor: PerAnchor) -> PerAnchor:
         return self.rows.all_gather(self.local.sum_of(function, *self._local_part(per_anchor)))
 
-    def mean_of(
-        self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
-    ) -> Float[Tensor, "anchor"]:
+    def mean_of(self, function: Elementwise, *per_anchor: PerAnchor) -> PerAnchor:
         return self.rows.all_gather(self.local.mean_of(function, *self._local_part(per_anchor)))
 
-    def hardest(self) -> Float[Tensor, "anchor"]:
+    def hardest(self) -> PerAnchor:
         return self.rows.all_gather(self.local.hardest())
 
     def divide(

@@ -28,6 +28,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
+Tensors = Sequence[Tensor]
+Gradients = Sequence[Tensor | None]
+Needed = Sequence[bool]
+
 
 def inner(anchors: Float[Tensor, "anchor dim"], keys: Float[Tensor, "candidate dim"]) -> Tensor:
     return anchors @ keys.T
@@ -46,15 +50,9 @@ class Kernel(ABC):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]: ...
 
     @abstractmethod
-    def backward(
-        self,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        needed: Sequence[bool],
-    ) -> Sequence[Tensor | None]:
-        """The gradient at each input from the gradients at the differentiable outputs; None where it is not
-        `needed`."""
+    def backward(self, inputs: Tensors, outputs: Tensors, gradients: Tensors, needed: Needed) -> Gradients:
+        """The gradient at each input from the gradients at the differentiable outputs; where it is not
+        `needed`, anything."""
 
     @abstractmethod
     def reference(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -128,7 +126,7 @@ class _Gradient(torch.autograd.Function):
         kernel: Kernel, needed: Sequence[bool], outputs: Sequence[Tensor], split: int, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         computed = kernel.backward(tensors[:split], outputs, tensors[split:], needed)
-        return tuple(gradient for gradient in computed if gradient is not None)
+        return tuple(gradient for gradient, need in zip(computed, needed, strict=True) if need)  # type: ignore[misc]
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
@@ -183,12 +181,12 @@ class LogSumExp(Kernel):
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         anchors, keys = inputs
-        if self.keep is not None:
-            return *self._kept_sum(anchors, keys, self.keep), anchors.new_empty(0)
         top = anchors.new_full((len(anchors),), -torch.inf)
-        total = torch.zeros_like(top)
+        total, count = torch.zeros_like(top), torch.empty_like(top)
         mean = torch.zeros_like(anchors) if self.with_mean else anchors.new_empty(0)
         for part, columns, scores in self._blocks(anchors, keys):
+            if self.keep is not None:
+                count[part] = len(keys) - scores.isneginf().sum(dim=1)
             highest = torch.maximum(top[part], scores.amax(dim=1))
             # where no candidate counts the highest is -inf, and -inf - -inf would be NaN
             level = highest.nan_to_num(neginf=0.0)
@@ -200,31 +198,16 @@ class LogSumExp(Kernel):
             top[part] = highest
         if self.with_mean:
             mean.div_(total.clamp_min(torch.finfo(total.dtype).tiny)[:, None])
-        return total.log_().add_(top.nan_to_num_(neginf=0.0)), anchors.new_empty(len(anchors)), mean
+        return total.log_().add_(top.nan_to_num_(neginf=0.0)), count, mean
 
-    def _kept_sum(self, anchors: Tensor, keys: Tensor, keep: Keep) -> tuple[Tensor, Tensor]:
-        value, count = anchors.new_empty(len(anchors)), anchors.new_empty(len(anchors))
-        for part, _, scores in self._tiles(anchors, keys, keep):
-            count[part] = len(keys) - scores.isneginf().sum(dim=1)
-            top = scores.amax(dim=1).nan_to_num_(neginf=0.0)
-            value[part] = scores.sub_(top[:, None]).exp_().sum(dim=1).log_().add_(top)
-        return value, count
-
-    def backward(
-        self,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        needed: Sequence[bool],
-    ) -> Sequence[Tensor | None]:
+    def backward(self, inputs: Tensors, outputs: Tensors, gradients: Tensors, needed: Needed) -> Gradients:
         (anchors, keys), (value, _, mean), (gradient,) = inputs, outputs, gradients
         if self.with_mean and not needed[1]:
             return mean * gradient[:, None], None
         level = value.nan_to_num(neginf=0.0)
         to_anchors = torch.zeros_like(anchors) if needed[0] else None
         to_keys = torch.zeros_like(keys) if needed[1] else None
-        parts = self._blocks(anchors, keys) if self.keep is None else self._tiles(anchors, keys, self.keep)
-        for part, columns, scores in parts:
+        for part, columns, scores in self._blocks(anchors, keys):
             shares = scores.sub_(level[part, None]).exp_().mul_(gradient[part, None])
             if to_anchors is not None:
                 to_anchors[part].addmm_(shares, keys[columns])
@@ -253,75 +236,53 @@ class LogSumExp(Kernel):
             return self
         anchors, keys = (tensor.detach() for tensor in inputs)
         mask = torch.zeros(len(anchors), len(keys), dtype=torch.bool, device=anchors.device)
-        for part, _, scores in self._tiles(anchors, keys, self.keep):
+        for part, _, scores in self._blocks(anchors, keys):
             mask[part] = ~scores.isneginf()
         return replace(self, keep=lambda scores, offered, positions: mask[positions])
 
     def _blocks(self, anchors: Tensor, keys: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Slices of anchors and of candidates, and the scores of that block, in one buffer that the next
-        block reuses."""
-        on_cpu = anchors.device.type == "cpu"  # a tile may be larger than what the cache holds
-        height = max(1, min(BLOCK_ROWS if on_cpu else self.tile, len(anchors)))
-        width = max(1, BLOCK_SCORES * torch.get_num_threads() // height) if on_cpu else len(keys)
+        """Slices of anchors and of candidates, and the scores of that block, -inf where a candidate does not
+        count, in one buffer that the next block reuses."""
+        # `keep` reads all candidates of an anchor; on a CPU a tile may be larger than what the cache holds
+        in_cache = self.keep is None and anchors.device.type == "cpu"
+        height = max(1, min(BLOCK_ROWS if in_cache else self.tile, len(anchors)))
+        width = max(1, BLOCK_SCORES * torch.get_num_threads() // height if in_cache else len(keys))
         buffer = keys.new_empty(height * min(width, len(keys)))
         across = max(1, -(-len(keys) // width))
         # the left-out pairs, sorted by the block they are in
-        block = self.rows.div(height, rounding_mode="floor") * across + self.columns.div(
-            width, rounding_mode="floor"
-        )
-        block, order = block.sort()
-        rows, columns = self.rows[order], self.columns[order]
+        column_block = self.columns.div(width, rounding_mode="floor")
+        block, order = (self.rows.div(height, rounding_mode="floor") * across + column_block).sort()
+        left_out_rows, left_out_columns = self.rows[order], self.columns[order]
         count = -(-len(anchors) // height) * across
         ends = torch.searchsorted(block, torch.arange(count, device=block.device), right=True).tolist()
         begin = number = 0
         for start in range(0, len(anchors), height):
-            block_anchors = anchors[start : start + height]
+            part = slice(start, min(start + height, len(anchors)))
             for first_key in range(0, len(keys), width):
-                block_keys = keys[first_key : first_key + width]
-                scores = buffer[: len(block_anchors) * len(block_keys)].view(
-                    len(block_anchors), len(block_keys)
-                )
+                columns = slice(first_key, min(first_key + width, len(keys)))
+                shape = part.stop - part.start, columns.stop - columns.start
+                scores = buffer[: shape[0] * shape[1]].view(shape)
                 with torch.autocast(anchors.device.type, enabled=False):
-                    torch.addmm(
-                        self.bias[first_key : first_key + width], block_anchors, block_keys.T, out=scores
-                    )
+                    torch.addmm(self.bias[columns], anchors[part], keys[columns].T, out=scores)
                 end = ends[number]
                 if end > begin:
-                    scores[rows[begin:end] - start, columns[begin:end] - first_key] = -torch.inf
+                    places = left_out_rows[begin:end] - start, left_out_columns[begin:end] - first_key
+                    scores[places] = -torch.inf
                 begin, number = end, number + 1
-                yield (
-                    slice(start, start + len(block_anchors)),
-                    slice(first_key, first_key + len(block_keys)),
-                    scores,
-                )
-
-    def _tiles(self, anchors: Tensor, keys: Tensor, keep: Keep) -> Iterator[tuple[slice, slice, Tensor]]:
-        """The same for tiles of anchors with all candidates, -inf where one does not count."""
-        starts = torch.arange(0, len(anchors), self.tile, device=self.rows.device)
-        ends = torch.searchsorted(self.rows, starts + self.tile).tolist()
-        begin = 0
-        for (part, scores), end in zip(score_tiles(anchors, keys, self.tile, self.bias), ends, strict=True):
-            scores[self.rows[begin:end] - part.start, self.columns[begin:end]] = -torch.inf
-            begin = end
-            positions = torch.arange(part.start, part.stop, device=scores.device)
-            scores.masked_fill_(~keep(scores, ~scores.isneginf(), positions), -torch.inf)
-            yield part, slice(0, len(keys)), scores
+                if self.keep is not None:
+                    positions = torch.arange(part.start, part.stop, device=scores.device)
+                    scores.masked_fill_(~self.keep(scores, ~scores.isneginf(), positions), -torch.inf)
+                yield part, columns, scores
 
 
-def score_tiles(
-    anchors: Tensor, keys: Tensor, tile: int, bias: Tensor | None = None
-) -> Iterator[tuple[slice, Tensor]]:
+def score_tiles(anchors: Tensor, keys: Tensor, tile: int) -> Iterator[tuple[slice, Tensor]]:
     """Slices of at most `tile` anchors and their scores with all keys, in one buffer that the next tile
     reuses."""
     buffer = keys.new_empty(min(tile, len(anchors)), len(keys))
     for start in range(0, len(anchors), tile):
-        block = anchors[start : start + tile]
-        part, out = slice(start, start + len(block)), buffer[: len(block)]
+        part = slice(start, min(start + tile, len(anchors)))
         with torch.autocast(anchors.device.type, enabled=False):
-            if bias is None:
-                yield part, torch.mm(block, keys.T, out=out)
-            else:
-                yield part, torch.addmm(bias, block, keys.T, out=out)
+            yield part, torch.mm(anchors[part], keys.T, out=buffer[: part.stop - start])
 
 
 def matches(
@@ -352,13 +313,7 @@ class TwoWayLogSumExp(Kernel):
             of_columns = torch.logaddexp(of_columns, scores.logsumexp(dim=0))
         return of_rows, of_columns
 
-    def backward(
-        self,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        needed: Sequence[bool],
-    ) -> Sequence[Tensor | None]:
+    def backward(self, inputs: Tensors, outputs: Tensors, gradients: Tensors, needed: Needed) -> Gradients:
         (anchors, keys), (of_rows, of_columns), (row_gradient, column_gradient) = inputs, outputs, gradients
         to_anchors, to_keys = torch.empty_like(anchors), torch.zeros_like(keys)
         for part, scores in score_tiles(anchors, keys, self.tile):
@@ -366,7 +321,7 @@ class TwoWayLogSumExp(Kernel):
             shares.addcmul_(scores.sub_(of_columns).exp_(), column_gradient[None, :].expand_as(scores))
             torch.mm(shares, keys, out=to_anchors[part])
             to_keys.addmm_(shares.T, anchors[part])
-        return _needed((to_anchors, to_keys), needed)
+        return to_anchors, to_keys
 
     def reference(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         scores = inner(*inputs)
@@ -400,15 +355,9 @@ class SummedLogSumExp(Kernel):
                 to_keys.addmm_(powers.T, anchors[part] / total[:, None])
         return sums.sum(), to_anchors, to_keys
 
-    def backward(
-        self,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        needed: Sequence[bool],
-    ) -> Sequence[Tensor | None]:
+    def backward(self, inputs: Tensors, outputs: Tensors, gradients: Tensors, needed: Needed) -> Gradients:
         _, to_anchors, to_keys = outputs
-        return _needed((to_anchors * gradients[0], to_keys * gradients[0]), needed)
+        return to_anchors * gradients[0], to_keys * gradients[0]
 
     def reference(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         return (inner(*inputs).logsumexp(dim=1).sum(),)
@@ -439,13 +388,7 @@ class SymmetricLogSumExp(Kernel):
                 sums[columns] += powers.sum(dim=0)
         return sums.log().add_(self.largest), sums
 
-    def backward(
-        self,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        needed: Sequence[bool],
-    ) -> Sequence[Tensor | None]:
+    def backward(self, inputs: Tensors, outputs: Tensors, gradients: Tensors, needed: Needed) -> Gradients:
         (rows,), (_, sums) = inputs, outputs
         share, gradient = gradients[0] / sums, torch.zeros_like(rows)
         for part, columns, powers in self._blocks(rows):
@@ -467,21 +410,18 @@ class SymmetricLogSumExp(Kernel):
         width = side * torch.get_num_threads()
         buffer = rows.new_empty(side * width)
         for start in range(0, len(rows), side):
-            block_rows = rows[start : start + side]
-            place = start
+            part, place = slice(start, min(start + side, len(rows))), start
             while place < len(rows):
                 # the block on the diagonal is a square, those beside it are as wide as all threads' caches
-                end = min(start + side if place == start else place + width, len(rows))
-                block_columns = rows[place:end]
-                scores = buffer[: len(block_rows) * len(block_columns)].view(
-                    len(block_rows), len(block_columns)
-                )
-                torch.mm(block_rows, block_columns.T, out=scores)
+                columns = slice(place, min(start + side if place == start else place + width, len(rows)))
+                shape = part.stop - part.start, columns.stop - columns.start
+                scores = buffer[: shape[0] * shape[1]].view(shape)
+                torch.mm(rows[part], rows[columns].T, out=scores)
                 scores.sub_(self.largest).exp_()
                 if place == start:
                     scores.fill_diagonal_(0.0)
-                yield slice(start, start + len(block_rows)), slice(place, end), scores
-                place = end
+                yield part, columns, scores
+                place = columns.stop
 
 
 @dataclass(frozen=True)
@@ -499,13 +439,7 @@ class SoftplusSum(Kernel):
             sums[part] = -F.logsigmoid(scores.add_(bias).neg_()).sum(dim=1)
         return (sums,)
 
-    def backward(
-        self,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        gradients: Sequence[Tensor],
-        needed: Sequence[bool],
-    ) -> Sequence[Tensor | None]:
+    def backward(self, inputs: Tensors, outputs: Tensors, gradients: Tensors, needed: Needed) -> Gradients:
         anchors, keys, bias = inputs
         to_anchors, to_keys, to_bias = (torch.zeros_like(tensor) for tensor in inputs)
         for part, scores in score_tiles(anchors, keys, self.tile):
@@ -513,12 +447,8 @@ class SoftplusSum(Kernel):
             torch.mm(shares, keys, out=to_anchors[part])
             to_keys.addmm_(shares.T, anchors[part])
             to_bias += shares.sum()
-        return _needed((to_anchors, to_keys, to_bias), needed)
+        return to_anchors, to_keys, to_bias
 
     def reference(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         anchors, keys, bias = inputs
         return (-F.logsigmoid(-(inner(anchors, keys) + bias)).sum(dim=1),)
-
-
-def _needed(gradients: Sequence[Tensor], needed: Sequence[bool]) -> Sequence[Tensor | None]:
-    return [gradient if need else None for gradient, need in zip(gradients, needed, strict=True)]

@@ -125,7 +125,7 @@ class Method(nn.Module):
         if isinstance(self.views, AbstractViews):
             batch = replace(batch, views=self.views.transform(batch.views, progress))
         pairs = self.pairs(batch)
-        raw, updates = self._encode(batch, *_anchors_and_keys(pairs))
+        raw, updates = self.encoding.encode(self.encoders, batch, *_anchors_and_keys(pairs))
         # scores are differences of large numbers: float32, whatever precision the encoder ran in
         with torch.autocast(batch.index.device.type, enabled=False):
             prior = self._prior(raw, progress)
@@ -188,14 +188,9 @@ class Method(nn.Module):
         self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]
     ) -> tuple[Encoded, BufferUpdates]:
         """Embeddings as they are scored and stored, and what is to become of the networks' buffers."""
-        raw, moved = self._encode(batch, anchors, keys)
+        raw, moved = self.encoding.encode(self.encoders, batch, anchors, keys)
         with torch.autocast(batch.index.device.type, enabled=False):
             return self._prepare(raw), moved
-
-    def _encode(
-        self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]
-    ) -> tuple[Encoded, BufferUpdates]:
-        return self.encoding.encode(self.encoders, batch, anchors, keys)
 
     def _prepare(self, raw: Encoded) -> Encoded:
         return replace(

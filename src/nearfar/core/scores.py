@@ -68,6 +68,9 @@ class Membership:
     log_chance: Float[Tensor, "anchor"] | None = None
 
 
+PerAnchor = Float[Tensor, "anchor"]
+Elementwise = Callable[..., Tensor]  # of scores and of columns beside them
+ScoresAndMask = tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]
 # (scores, which are offered, positions of these anchors) -> membership: a rule for rows, so that it can be
 # applied per tile
 Rule = Callable[[Tensor, Tensor, Tensor], Membership]
@@ -77,20 +80,18 @@ class Negatives(ABC):
     """Candidates of each anchor that count, seen only through reductions over them."""
 
     @abstractmethod
-    def logsumexp(self) -> Float[Tensor, "anchor"]:
+    def logsumexp(self) -> PerAnchor:
         """log of the (weighted) sum of e^score; -inf where an anchor has none."""
 
     @abstractmethod
-    def count(self) -> Float[Tensor, "anchor"]: ...
+    def count(self) -> PerAnchor: ...
 
     @abstractmethod
     def offered(self) -> int:
         """Candidates there are places for, whether they are kept or not, or not there yet."""
 
     @abstractmethod
-    def sum_of(
-        self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
-    ) -> Float[Tensor, "anchor"]:
+    def sum_of(self, function: Elementwise, *per_anchor: PerAnchor) -> PerAnchor:
         """(Weighted) sum of an elementwise function of the scores; 0 where an anchor has none.
 
         The function also reads the `per_anchor` tensors, each as a column next to the scores of that anchor:
@@ -98,13 +99,11 @@ class Negatives(ABC):
         """
 
     @abstractmethod
-    def mean_of(
-        self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
-    ) -> Float[Tensor, "anchor"]:
+    def mean_of(self, function: Elementwise, *per_anchor: PerAnchor) -> PerAnchor:
         """The same sum over the number of them."""
 
     @abstractmethod
-    def hardest(self) -> Float[Tensor, "anchor"]:
+    def hardest(self) -> PerAnchor:
         """The highest score; -inf where an anchor has none."""
 
     @abstractmethod
@@ -115,7 +114,7 @@ class Negatives(ABC):
         and returns the log of the chance; `unweighted`: it returns no weights and has no gradient."""
 
     @abstractmethod
-    def matrix(self) -> tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
+    def matrix(self) -> ScoresAndMask:
         """Scores and which are kept, built in full: for looking at them, never for bounds."""
 
 
@@ -144,21 +143,19 @@ class Dense(Negatives):
     def offered(self) -> int:
         return self.values.shape[1]
 
-    def logsumexp(self) -> Float[Tensor, "anchor"]:
+    def logsumexp(self) -> PerAnchor:
         values = self.values if self.log_weight is None else self.values + self.log_weight
         return self._masked(values).logsumexp(dim=1)
 
     def _masked(self, values: Tensor) -> Tensor:
         return values if self.mask is None else values.masked_fill(~self.mask, -torch.inf)
 
-    def count(self) -> Float[Tensor, "anchor"]:
+    def count(self) -> PerAnchor:
         if self.mask is None:
             return self.values.new_full((len(self.values),), self.values.shape[1])
         return self.mask.sum(dim=1).to(self.values.dtype)
 
-    def sum_of(
-        self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
-    ) -> Float[Tensor, "anchor"]:
+    def sum_of(self, function: Elementwise, *per_anchor: PerAnchor) -> PerAnchor:
         columns = [column[:, None] for column in per_anchor]
         # the inner zero keeps f's gradient finite where the outer one discards its value
         safe = self.values if self.mask is None else self.values.masked_fill(~self.mask, 0.0)
@@ -169,12 +166,10 @@ class Dense(Negatives):
             values = values.masked_fill(~self.mask, 0.0)
         return values.sum(dim=1)
 
-    def mean_of(
-        self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
-    ) -> Float[Tensor, "anchor"]:
+    def mean_of(self, function: Elementwise, *per_anchor: PerAnchor) -> PerAnchor:
         return self.sum_of(function, *per_anchor) / self.count().clamp_min(1.0)
 
-    def hardest(self) -> Float[Tensor, "anchor"]:
+    def hardest(self) -> PerAnchor:
         if self.values.shape[1] == 0:
             return self.values.new_full((len(self.values),), -torch.inf)
         return self._masked(self.values).amax(dim=1)
@@ -188,7 +183,7 @@ class Dense(Negatives):
         close_negatives = Dense(values, membership.close, self.log_weight) if close else None
         return Divided(negatives, close_negatives, membership.log_chance if random else None)
 
-    def matrix(self) -> tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
+    def matrix(self) -> ScoresAndMask:
         mask = self.mask if self.mask is not None else torch.ones_like(self.values, dtype=torch.bool)
         return self.values, mask
 
@@ -294,27 +289,23 @@ class Streamed(Negatives):
             offered = membership.keep if not one.close or membership.close is None else membership.close
         return offered
 
-    def logsumexp(self) -> Float[Tensor, "anchor"]:
+    def logsumexp(self) -> PerAnchor:
         return self._sums[0]
 
-    def count(self) -> Float[Tensor, "anchor"]:
+    def count(self) -> PerAnchor:
         if self.rules:
             return self._sums[1]
         excluded = torch.bincount(self._excluded_pairs[0], minlength=len(self.index))
         precise = torch.promote_types(self.anchors.dtype, torch.float32)
         return ((self.candidates.index != EMPTY).sum() - excluded).to(precise)
 
-    def sum_of(
-        self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
-    ) -> Float[Tensor, "anchor"]:
+    def sum_of(self, function: Elementwise, *per_anchor: PerAnchor) -> PerAnchor:
         return self._reduce(lambda tile, *columns: tile.sum_of(function, *columns), *per_anchor)
 
-    def mean_of(
-        self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
-    ) -> Float[Tensor, "anchor"]:
+    def mean_of(self, function: Elementwise, *per_anchor: PerAnchor) -> PerAnchor:
         return self._reduce(lambda tile, *columns: tile.mean_of(function, *columns), *per_anchor)
 
-    def hardest(self) -> Float[Tensor, "anchor"]:
+    def hardest(self) -> PerAnchor:
         return self._reduce(Dense.hardest)
 
     def divide(
@@ -339,7 +330,7 @@ class Streamed(Negatives):
         )
         return Divided(negatives, close_negatives if close else None, chance)
 
-    def matrix(self) -> tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
+    def matrix(self) -> ScoresAndMask:
         return self._dense.matrix()
 
 
@@ -360,9 +351,7 @@ class Scores:
     def __post_init__(self) -> None:
         object.__setattr__(self, "positive", at_least_float32(self.positive))
 
-    def over_positives(
-        self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
-    ) -> Float[Tensor, ""]:
+    def over_positives(self, function: Elementwise, *per_anchor: PerAnchor) -> Float[Tensor, ""]:
         """Mean over anchors of the mean over their positives of an elementwise function, which may read
         columns as in `mean_of`. Anchors without positives count nothing."""
         values = function(self.positive, *(column[:, None] for column in per_anchor))
@@ -372,11 +361,11 @@ class Scores:
         total = values.sum(dim=1) + self.more_positives.sum_of(function, *per_anchor)
         return (total / count.clamp_min(1)).sum() / (count > 0).sum().clamp_min(1)
 
-    def positive_count(self) -> Float[Tensor, "anchor"]:
+    def positive_count(self) -> PerAnchor:
         count = self.positive.new_full((len(self.positive),), self.positive.shape[1])
         return count if self.more_positives is None else count + self.more_positives.count()
 
-    def positive_logsumexp(self) -> Float[Tensor, "anchor"]:
+    def positive_logsumexp(self) -> PerAnchor:
         value = self.positive.logsumexp(dim=1)
         return (
             value if self.more_positives is None else torch.logaddexp(value, self.more_positives.logsumexp())

@@ -12,7 +12,7 @@ and cannot tell whether the n x m matrix was ever built. `Dense` holds it, `Stre
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -102,22 +102,15 @@ class Supervision:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Supervision":
         """The same with every tensor changed."""
-        tensors = {part.name: getattr(self, part.name) for part in fields(self)}
-        changed: dict[str, Any] = {
-            name: rows if rows is None else change(rows) for name, rows in tensors.items()
-        }
-        return Supervision(**changed)
+        tensors: list[Any] = [None if rows is None else change(rows) for rows in vars(self).values()]
+        return Supervision(*tensors)
 
     @staticmethod
     def joined(parts: Sequence["Supervision"]) -> "Supervision":
         """The rows of several parts of a batch, in order."""
-        columns = {
-            column.name: [getattr(part, column.name) for part in parts] for column in fields(Supervision)
-        }
-        tensors: dict[str, Any] = {
-            name: None if rows[0] is None else torch.cat(rows) for name, rows in columns.items()
-        }
-        return Supervision(**tensors)
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        tensors: list[Any] = [None if rows[0] is None else torch.cat(rows) for rows in columns]
+        return Supervision(*tensors)
 
 
 class TeacherOutput(NamedTuple):

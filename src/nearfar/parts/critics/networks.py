@@ -16,9 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.core.abstract import AbstractCritic, AbstractInnerProduct
+from nearfar.core.abstract import AbstractCritic, AbstractInnerProduct, Anchors, Factors, Keys
 from nearfar.core.schedules import START, Progress
-from nearfar.core.scores import at_least_float32
 from nearfar.errors import UserError
 
 Dim = int | tuple[int, int]
@@ -80,12 +79,7 @@ class Separable(nn.Module, AbstractInnerProduct):
         self.g = nn.Sequential(*_hidden_layers(first, hidden, layers, activation), _last(hidden, out, silent))
         self.h = nn.Sequential(*_hidden_layers(second, hidden, layers, activation), _last(hidden, out, False))
 
-    def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
-        return at_least_float32(embedding)
-
-    def factors(
-        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress
-    ) -> tuple[Float[Tensor, "n width"], Float[Tensor, "m width"]]:
+    def factors(self, anchors: Anchors, keys: Keys, progress: Progress) -> Factors:
         return self.g(anchors), self.h(keys)
 
 
@@ -115,17 +109,10 @@ class Joint(nn.Module, AbstractCritic):
             _last(hidden, 1, silent),
         )
 
-    def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
-        return at_least_float32(embedding)
-
-    def pairs(
-        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress = START
-    ) -> Float[Tensor, "n"]:
+    def pairs(self, anchors: Anchors, keys: Anchors, progress: Progress = START) -> Float[Tensor, "n"]:
         return self.rest(self.first(torch.cat([anchors, keys], dim=1))).squeeze(1)
 
-    def cross(
-        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress = START
-    ) -> Float[Tensor, "n m"]:
+    def cross(self, anchors: Anchors, keys: Keys, progress: Progress = START) -> Float[Tensor, "n m"]:
         # the first layer is linear in each side, so it runs n + m times, not n x m
         of_anchor, of_key = self.first.weight.split(self.sides, dim=1)
         anchor_part = anchors @ of_anchor.T + self.first.bias
@@ -160,17 +147,10 @@ class Hybrid(nn.Module, AbstractCritic):
         )
         self.t = Joint(small, 1, activation, dim=out, silent=silent)
 
-    def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
-        return at_least_float32(embedding)
-
-    def pairs(
-        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress = START
-    ) -> Float[Tensor, "n"]:
+    def pairs(self, anchors: Anchors, keys: Anchors, progress: Progress = START) -> Float[Tensor, "n"]:
         return self.t.pairs(self.g(anchors), self.h(keys), progress)
 
-    def cross(
-        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress = START
-    ) -> Float[Tensor, "n m"]:
+    def cross(self, anchors: Anchors, keys: Keys, progress: Progress = START) -> Float[Tensor, "n m"]:
         return self.t.cross(self.g(anchors), self.h(keys), progress)
 
 
@@ -184,10 +164,5 @@ class Bilinear(nn.Module, AbstractInnerProduct):
         first, second = _sides(dim)
         self.weight = _last(second, first, silent, bias=False)
 
-    def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
-        return at_least_float32(embedding)
-
-    def factors(
-        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress
-    ) -> tuple[Float[Tensor, "n width"], Float[Tensor, "m width"]]:
+    def factors(self, anchors: Anchors, keys: Keys, progress: Progress) -> Factors:
         return anchors, self.weight(keys)

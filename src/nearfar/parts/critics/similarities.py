@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.core.abstract import AbstractCritic, AbstractInnerProduct
+from nearfar.core.abstract import AbstractCritic, AbstractInnerProduct, Anchors, Embedding, Factors, Keys
 from nearfar.core.learnt import LearntNumber, current_value, learnable
 from nearfar.core.schedules import START, Learnable, Learnt, Progress, Value, at, ends, parse_value, written
-from nearfar.core.scores import at_least_float32
 from nearfar.errors import UserError
 
 
@@ -54,15 +53,12 @@ class Cosine(nn.Module, AbstractInnerProduct):
             raise UserError(f"temperature was {written(self.temperature)}; it must be above 0")
         self.bias = learnable(bias, "critic.bias")
 
-    def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
+    def prepare(self, embedding: Embedding) -> Embedding:
         """Unit length, in float32 at least: cosines over a small temperature do not survive half
         precision."""
-        precise = embedding if embedding.dtype is torch.float64 else embedding.float()
-        return F.normalize(precise, dim=-1)
+        return F.normalize(super().prepare(embedding), dim=-1)
 
-    def factors(
-        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress
-    ) -> tuple[Float[Tensor, "n width"], Float[Tensor, "m width"]]:
+    def factors(self, anchors: Anchors, keys: Keys, progress: Progress) -> Factors:
         scaled = anchors / current_value(self.temperature, progress)
         bias = current_value(self.bias, progress)
         if isinstance(bias, float) and bias == 0.0:
@@ -92,12 +88,7 @@ class Dot(AbstractInnerProduct):
 
     equation = "u^T v"
 
-    def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
-        return at_least_float32(embedding)
-
-    def factors(
-        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress
-    ) -> tuple[Float[Tensor, "n width"], Float[Tensor, "m width"]]:
+    def factors(self, anchors: Anchors, keys: Keys, progress: Progress) -> Factors:
         return anchors, keys
 
 
@@ -123,21 +114,17 @@ class Distance(AbstractCritic):
             raise UserError(f"temperature was {written(temperature)}; it must be above 0")
         object.__setattr__(self, "temperature", temperature)
 
-    def prepare(self, embedding: Float[Tensor, "*n dim"]) -> Float[Tensor, "*n dim"]:
-        precise = embedding if embedding.dtype is torch.float64 else embedding.float()
+    def prepare(self, embedding: Embedding) -> Embedding:
+        precise = super().prepare(embedding)
         return F.normalize(precise, dim=-1) if self.unit else precise
 
-    def pairs(
-        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n dim"], progress: Progress = START
-    ) -> Float[Tensor, "n"]:
+    def pairs(self, anchors: Anchors, keys: Anchors, progress: Progress = START) -> Float[Tensor, "n"]:
         return -(anchors - keys).square().sum(dim=1) / self._scale(anchors, progress)
 
-    def cross(
-        self, anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "m dim"], progress: Progress = START
-    ) -> Float[Tensor, "n m"]:
+    def cross(self, anchors: Anchors, keys: Keys, progress: Progress = START) -> Float[Tensor, "n m"]:
         # |u|^2 + |v|^2 - 2 uv: one matrix product instead of n x m x dim differences
         squares = anchors.square().sum(dim=1)[:, None] + keys.square().sum(dim=1)[None, :]
         return (2.0 * anchors @ keys.T - squares) / self._scale(anchors, progress)
 
-    def _scale(self, anchors: Float[Tensor, "n dim"], progress: Progress) -> float:
+    def _scale(self, anchors: Anchors, progress: Progress) -> float:
         return at(self.temperature, progress) * (anchors.shape[1] if self.mean else 1)
