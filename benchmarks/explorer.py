@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from nearfar.report.explore import explorer_data
-from nearfar.report.facts import Map, Point
+from nearfar.report.facts import Detail, Map, Point
 from nearfar.report.gather import gather
 from nearfar.report.page import page
 from nearfar.report.pictures import atlas_of
-from nearfar.report.visuals import Detail
 
 FRAMES = """
 (async () => {

@@ -12,8 +12,8 @@ from nearfar.core.results import Answers
 from nearfar.core.statistics import compare_answers
 from nearfar.report import write_report
 from nearfar.report.compare import same_points, same_queries, tables_of
+from nearfar.report.facts import Detail
 from nearfar.report.gather import gather
-from nearfar.report.visuals import Detail
 
 Page = Any
 Make = Callable[..., Any]
@@ -102,7 +102,7 @@ def test_maps_and_neighbours_are_those_of_the_same_instances(
     facts = [gather(run, Detail(points=60)) for run in (two[0], second, two[1])]
     assert same_points(facts) == [0, 2]
     assert len(same_queries(facts[::2])) == 8
-    assert all(len(one.rows) == 2 for one in same_queries(facts[::2]))
+    assert all(len(rows) == 2 for _, rows in same_queries(facts[::2]))
     assert same_points(facts[:2]) == []
 
 

@@ -14,10 +14,9 @@ from nearfar.core.types import Batch
 from nearfar.evaluate.held_out import held_out_estimate, pointwise_nats
 from nearfar.report import write_report
 from nearfar.report.explore import explorer_data
-from nearfar.report.facts import Map
+from nearfar.report.facts import Detail, Map
 from nearfar.report.gather import gather
-from nearfar.report.space import aligned, flat_map, neighbours_of_all
-from nearfar.report.visuals import Detail
+from nearfar.report.space import aligned, flat_map, nearest
 
 Page = Any
 Make = Callable[..., Any]
@@ -270,7 +269,7 @@ def test_neighbours_of_all_are_those_of_brute_force() -> None:
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     similar = unit @ unit.T
     np.fill_diagonal(similar, -np.inf)
-    neighbours = neighbours_of_all(features, 4)
+    neighbours = nearest(features, np.arange(len(features)), 4)[0]
     np.testing.assert_allclose(
         np.take_along_axis(similar, neighbours, 1), -np.sort(-similar, axis=1)[:, :4], rtol=1e-5
     )
@@ -302,8 +301,8 @@ def test_points_beyond_the_landmarks_are_near_similar_ones(monkeypatch: pytest.M
     flat, drawn_by = flat_map(centres[truth] + 0.1 * rng.normal(size=(600, 8)))
     assert "120 of them" in drawn_by
     middle = np.array([flat[truth == c].mean(0) for c in range(3)])
-    nearest = ((flat[:, None] - middle) ** 2).sum(-1).argmin(1)
-    np.testing.assert_array_equal(nearest, truth)
+    closest = ((flat[:, None] - middle) ** 2).sum(-1).argmin(1)
+    np.testing.assert_array_equal(closest, truth)
 
 
 def test_pointwise_nats_average_to_the_held_out_estimate() -> None:

@@ -13,18 +13,19 @@ import numpy as np
 import pytest
 
 from nearfar.core.schedules import linear
+from nearfar.core.types import Certificate
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.evaluate import evaluate_run
 from nearfar.modalities import MODALITIES
 from nearfar.modalities.image.views import Augment, Views
 from nearfar.modalities.showing import coloured
-from nearfar.report.facts import Absent, CertificateFacts, Fact, Gallery, Map, Score, Strip
+from nearfar.report.facts import Absent, Detail, Fact, Gallery, Map, Score, Strip
 from nearfar.report.gather import flattened, gather, written
 from nearfar.report.page import page
 from nearfar.report.pictures import data_uri
 from nearfar.report.plots import number
-from nearfar.report.visuals import Detail, _spreads
+from nearfar.report.visuals import _spreads
 from nearfar.run.trained import Run
 
 Make = Callable[..., Any]
@@ -40,7 +41,7 @@ def test_a_complete_run(make_run: Make) -> None:
     assert {"started", "cpu", "torch", "precision", "images per second"} <= {
         fact.name for fact in facts.summary
     }
-    assert isinstance(facts.certificate, CertificateFacts)
+    assert isinstance(facts.certificate, Certificate)
     assert facts.certificate.ceiling == 6.23
     assert [event.step for event in facts.events] == [55]
     assert set(facts.curves) >= {

@@ -20,10 +20,9 @@ from nearfar.core.types import Batch
 from nearfar.errors import UserError
 from nearfar.parts.selections import Cave, Ring
 from nearfar.report.classify import training_scores
-from nearfar.report.facts import Absent, Fact, Selected
+from nearfar.report.facts import Absent, Detail, Fact, Selected
 from nearfar.report.gather import gather
-from nearfar.report.selection import Extent, progress_of, selection_of
-from nearfar.report.visuals import Detail
+from nearfar.report.selection import progress_of, selection_of
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
 
@@ -31,7 +30,7 @@ Make = Callable[..., Any]
 
 
 def measured(run: Run) -> Selected:
-    facts = selection_of(run, run.images(), run.settings.as_plain(), Extent())
+    facts = selection_of(run, run.images(), run.settings.as_plain(), Detail())
     assert isinstance(facts, Selected)
     return facts
 
@@ -118,7 +117,7 @@ def test_the_pictures_are_those_of_the_right_instances(
     images = ring_run.images()
     facts = measured(ring_run)
     assert not isinstance(facts.cases, Absent)
-    assert len(facts.cases.rows) == 4
+    assert len(facts.cases.rows) == Detail().cases
     for case in facts.cases.rows:
         row = int(np.flatnonzero(mine == number(case.anchor.caption))[0])
         for group, neighbours in case.groups:
@@ -185,7 +184,7 @@ def test_other_selections_are_measured_or_say_why_not(recipe: str, tmp_path: Pat
     np.savez(tmp_path / "few.npz", images=np.random.default_rng(0).integers(0, 256, (128, 8, 8, 1), np.uint8))
     run = pretrain(recipe, str(tmp_path / "few.npz"), tmp_path / "run", quiet=True, config=config)
     if recipe == "byol":
-        facts = selection_of(run, run.images(), run.settings.as_plain(), Extent())
+        facts = selection_of(run, run.images(), run.settings.as_plain(), Detail())
         assert isinstance(facts, Absent)
         assert "no negatives" in facts.reason
         return

@@ -14,7 +14,7 @@ import torch
 from nearfar.data import open_data
 from nearfar.evaluate import evaluate_run
 from nearfar.report.curves import curves_of
-from nearfar.report.gather import _environment, _events, _held_out, _Numbers, _scores, _summary
+from nearfar.report.gather import _environment, _events, _held_out, _scores, _summary
 from nearfar.run import checkpoints
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
@@ -51,7 +51,7 @@ def read_everything(path: Path) -> int:
     _held_out(rows)
     list(_events(rows))
     list(_scores(run.results))
-    list(_summary(_Numbers(settings, _environment(run), rows, "", "images")))
+    list(_summary(run, settings, _environment(run), rows))
     run.method()
     run.plain_view()
     run.certificate()

@@ -16,7 +16,7 @@ from nearfar.config.resolving import resolve
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.report.curves import curves_of, edges_of
-from nearfar.report.gather import _environment, _events, _held_out, _Numbers, _scores, _summary
+from nearfar.report.gather import _environment, _events, _held_out, _scores, _summary
 from nearfar.run import checkpoints, facts
 from nearfar.run.metrics import read_metrics
 from nearfar.run.results import results_of
@@ -203,7 +203,5 @@ def test_a_page_is_made_from_any_json_in_a_run(run: Run, tmp_path: Path) -> None
         list(_events(stored_metrics))
         list(_scores(results_of(results)))
         list(
-            _summary(
-                _Numbers(run.settings.as_plain(), _environment(forged_run), stored_metrics, "", "images")
-            )
+            _summary(forged_run, run.settings.as_plain(), _environment(forged_run), stored_metrics)
         )

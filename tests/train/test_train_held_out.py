@@ -16,9 +16,8 @@ from nearfar.data.holdout import MIN_INSTANCES, split_holdout
 from nearfar.data.stream import Stream
 from nearfar.errors import UserError
 from nearfar.evaluate.held_out import held_out_estimate
-from nearfar.report.facts import Absent
+from nearfar.report.facts import Absent, Detail
 from nearfar.report.gather import gather
-from nearfar.report.visuals import Detail
 from nearfar.train.pretrain import pretrain
 
 SMALL: dict[str, Any] = {

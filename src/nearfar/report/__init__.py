@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nearfar.errors import UserError
-from nearfar.report.facts import Summary
+from nearfar.report.facts import Detail, Summary
 from nearfar.report.gather import gather
 from nearfar.report.page import page
-from nearfar.report.visuals import Detail
 from nearfar.run.trained import Run
 from nearfar.system.files import as_path, write_atomic
 

@@ -8,7 +8,7 @@ the user's enters a figure.
 import io
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullLocator
 
 from nearfar.report.facts import Curve
 
@@ -34,6 +34,7 @@ _SETTINGS: Any = {
     "text.parse_math": False,
     "font.size": 9.5,
 }
+_STEPS = [1, 2, 5, 10]  # multiples of a power of ten that ticks are apart
 _NONE = 0.7  # where a count of none stands on a logarithmic scale
 _SIZE = (4.3, 2.5)  # inches of 72 units: near the width a phone shows it at, so that its text keeps its size
 
@@ -54,14 +55,6 @@ class Axis:
     top: float | None = None  # always show this value
 
 
-@dataclass(frozen=True)
-class Bars:
-    """How many fall into each bin."""
-
-    counts: Sequence[int]
-    series: int
-
-
 def chart(lines: Sequence[Line], axis: Axis, name: str) -> Markup:
     """One figure of all the lines; `name` is unique in the page, so that ids of two figures never meet."""
 
@@ -73,25 +66,21 @@ def chart(lines: Sequence[Line], axis: Axis, name: str) -> Markup:
     return _figure(draw, name)
 
 
-def histogram(bins: Sequence[float], bars: Sequence[Bars], mark: float, name: str) -> Markup:
+def histogram(
+    bins: Sequence[float], counts_by_series: Iterable[tuple[int, Sequence[int]]], mark: float, name: str
+) -> Markup:
     """Counts over one another on a logarithmic scale, where a hundredth can still be seen; `mark` is
     dashed."""
+    groups = list(counts_by_series)
 
     def draw(axes: Axes) -> None:
-        for group in bars:
-            colour = _LINES[group.series % SERIES]
-            axes.stairs(group.counts, bins, baseline=_NONE, fill=True, color=colour, alpha=0.22, linewidth=0)
-            axes.stairs(group.counts, bins, baseline=_NONE, color=colour, linewidth=1.4)
+        for series, counts in groups:
+            _stairs(axes, bins, counts, series, baseline=_NONE)
         axes.axvline(mark, color=_INK, linewidth=1.1, dashes=(4, 3))
-        largest = max(max(group.counts) for group in bars)
         axes.set_yscale("log")
-        axes.set_ylim(_NONE, max(10, 1.6 * largest))
-        axes.margins(x=0.02)
-        _style(axes)
-        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-        axes.yaxis.set_major_locator(LogLocator(numticks=5))
+        axes.set_ylim(_NONE, max(10, 1.6 * max(max(counts) for _, counts in groups)))
+        _style(axes, LogLocator(numticks=5), percent=False)
         axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _tick(y, False)))
 
     return _figure(draw, name)
 
@@ -101,18 +90,21 @@ def shares(bins: Sequence[float], original: Sequence[float], augmented: Sequence
     filled."""
 
     def draw(axes: Axes) -> None:
-        axes.stairs(augmented, bins, fill=True, color=_LINES[1], alpha=0.22, linewidth=0)
-        axes.stairs(augmented, bins, color=_LINES[1], linewidth=1.4)
+        _stairs(axes, bins, augmented, 1)
         axes.stairs(original, bins, color=_LINES[0], linewidth=1.4)
         # what never varies stands in one bin, and must not press the other flat
         axes.set_ylim(0, 1.15 * min(max(max(original), max(augmented)), 2 * max(augmented)))
-        axes.margins(x=0.02)
-        _style(axes)
-        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-        axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _tick(y, True)))
+        _style(axes, MaxNLocator(4, steps=_STEPS), percent=True)
 
     return _figure(draw, name)
+
+
+def _stairs(
+    axes: Axes, bins: Sequence[float], counts: Sequence[float], series: int, baseline: float = 0
+) -> None:
+    colour = _LINES[series % SERIES]
+    axes.stairs(counts, bins, baseline=baseline, fill=True, color=colour, alpha=0.22, linewidth=0)
+    axes.stairs(counts, bins, baseline=baseline, color=colour, linewidth=1.4)
 
 
 def _figure(draw: Callable[[Axes], None], name: str) -> Markup:
@@ -156,13 +148,16 @@ def _frame(axes: Axes, axis: Axis) -> None:
     if axis.top is not None:
         high = max(axis.top, high)
     axes.set_ylim(low, high)
-    _style(axes)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=axes.get_xlim()[1] > 4, steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _tick(y, axis.percent)))
+    whole = axes.get_xlim()[1] > 4
+    _style(axes, MaxNLocator(5, steps=_STEPS), axis.percent, whole=whole)
 
 
-def _style(axes: Axes) -> None:
+def _style(axes: Axes, heights: Locator, percent: bool, *, whole: bool = False) -> None:
+    """Margins, grid and ticks; `whole`: ticks of the horizontal axis are whole numbers."""
+    axes.margins(x=0.02)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole, steps=_STEPS))
+    axes.yaxis.set_major_locator(heights)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _tick(y, percent)))
     axes.grid(axis="y", color=_RULE, linewidth=0.7)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):

@@ -71,14 +71,6 @@ class Compared:
     classes: tuple[Classes, ...] = ()
 
 
-@dataclass(frozen=True)
-class SharedQuery:
-    """A query image and its neighbours in several runs."""
-
-    picture: Picture
-    rows: tuple[tuple[int, tuple[Neighbour, ...]], ...]
-
-
 def tables_of(runs: Sequence[RunFacts]) -> list[Compared]:
     """One table for each test set that any of the runs was tested on; the one most runs share comes first."""
     learned = [[score for score in run.scores if score.features == "learned"] for run in runs]
@@ -150,7 +142,8 @@ def _classes(
     truths = [answers.true for answers in answered.values()]
     if not all(np.array_equal(truth, truths[0]) for truth in truths):
         return None
-    names = dict(tested.names) or _map_names(runs)
+    named_maps = (run.map.classes for run in runs if isinstance(run.map, Map) and run.map.classes)
+    names = dict(tested.names) or dict(enumerate(next(named_maps, ())))
     rows = []
     for label in np.unique(truths[0]).tolist():
         inside = truths[0] == label
@@ -169,16 +162,6 @@ def _spread(shares: Sequence[float | None]) -> float:
     return max(present) - min(present)
 
 
-def _map_names(runs: Sequence[RunFacts]) -> dict[int, str]:
-    for run in runs:
-        if isinstance(run.map, Map) and run.map.classes:
-            return dict(enumerate(run.map.classes))
-    return {}
-
-
-# --------------------------------------------------------------------------------------- in pictures
-
-
 def same_points(runs: Sequence[RunFacts]) -> list[int]:
     """The places of the runs whose maps show the same instances: the largest such group of two or more."""
     groups: dict[tuple[str, ...], list[int]] = {}
@@ -191,12 +174,12 @@ def same_points(runs: Sequence[RunFacts]) -> list[int]:
     return largest if len(largest) > 1 else []
 
 
-def same_queries(runs: Sequence[RunFacts]) -> list[SharedQuery]:
-    """Query images that several runs share, with the neighbours in each run."""
+def same_queries(runs: Sequence[RunFacts]) -> list[tuple[Picture, list[tuple[int, tuple[Neighbour, ...]]]]]:
+    """Query images that several runs share, with the place of each run and the neighbours in it."""
     pictures: dict[str, Picture] = {}
     rows_by_uri: dict[str, list[tuple[int, tuple[Neighbour, ...]]]] = {}
     for place, run in enumerate(runs):
         for query in run.gallery.queries if isinstance(run.gallery, Gallery) else ():
             pictures.setdefault(query.picture.uri, query.picture)
             rows_by_uri.setdefault(query.picture.uri, []).append((place, query.neighbours))
-    return [SharedQuery(pictures[uri], tuple(rows)) for uri, rows in rows_by_uri.items() if len(rows) > 1]
+    return [(pictures[uri], rows) for uri, rows in rows_by_uri.items() if len(rows) > 1]

@@ -40,6 +40,8 @@ def curves_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
             curve = curve_of((row["epoch"], row.get(name)) for row in rows_of_kind)
             if curve is not None:
                 curves[f"held-out {name}" if kind == "held-out" else name] = curve
+    if "nats" not in curves:  # a ceiling without an estimate below it says nothing
+        curves.pop("ceiling", None)
     return curves
 
 
@@ -73,16 +75,11 @@ def curve_of(pairs: Iterable[tuple[float, float | None]]) -> Curve | None:
     finite = value[~np.isnan(value)]
     if not len(finite):
         return None
-    points = [
-        _point(epoch[part], value[part]) for part in np.array_split(np.arange(len(value)), _parts(value))
-    ]
+    parts = np.array_split(np.arange(len(value)), min(POINTS, len(value)))
+    points = [_point(epoch[part], value[part]) for part in parts]
     at, mean, low, high = (tuple(column) for column in zip(*points, strict=True))
     broken = len(value) - len(finite)
     return Curve(at, mean, low, high, first=float(finite[0]), last=float(finite[-1]), broken=broken)
-
-
-def _parts(value: np.ndarray) -> int:
-    return min(POINTS, len(value))
 
 
 def _point(epoch: np.ndarray, value: np.ndarray) -> tuple[float, float, float, float]:

@@ -1,6 +1,6 @@
 """Example anchors with pictures of the candidates that a selection kept and dropped."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import Int
@@ -16,6 +16,7 @@ from nearfar.report.facts import (
     CandidateGroup,
     Case,
     Cases,
+    Detail,
     Neighbour,
     Picture,
     as_sentence,
@@ -27,72 +28,65 @@ from nearfar.run.trained import Run
 MAX_PER_GROUP = 5  # pictures of a group
 
 
-class Thumbnails:
-    """Pictures of anchors and positives as views, and of instances as they are."""
-
-    def __init__(self, run: Run, images: DataSet, method: Method, batch: Batch, side: int) -> None:
-        self.run, self.images, self.method, self.batch, self.side = run, images, method, batch, side
-
-    def instances(self, ids: Int[np.ndarray, "instance"]) -> tuple[Sample, dict[int, Picture]]:
-        sample = Sample(self.run, self.images, ids)
-        pictures = {
-            int(row): Picture(data_uri(fitted(picture, self.side)), sample.caption(place))
-            for place, (row, picture) in enumerate(zip(ids, sample.pictures(), strict=True))
-        }
-        return sample, pictures
-
-    def view(self, view_number: int, row: int, caption: str) -> Picture:
-        view = self.batch.views[view_number][row : row + 1]
-        (picture,) = self.run.modality.presenter.view_pictures(self.run.views(), view, self.run.description)
-        return Picture(data_uri(within(picture, self.side)), caption)
-
-
 def cases_of(
-    classified: ClassifiedCandidates, groups: Mapping[int, CandidateGroup], thumbnails: Thumbnails, count: int
+    run: Run,
+    images: DataSet,
+    method: Method,
+    batch: Batch,
+    classified: ClassifiedCandidates,
+    groups: Mapping[int, CandidateGroup],
+    detail: Detail,
 ) -> Cases | Absent:
     """Anchors of different classes, each with its hardest kept, its closest dropped and its easiest
     candidates."""
     try:
-        rows = _rows(classified, thumbnails.images, count)
+        labels = None if images.labels is None else np.asarray(images.labels)[classified.anchor]
+        rows = queries_of(labels, len(classified.anchor), detail.cases).tolist()
         examples = {(row, group): _examples(classified, row, group) for row in rows for group in groups}
-        places = [
-            classified.candidate[place] for places_of_group in examples.values() for place in places_of_group
+        shown = [classified.candidate[place] for places in examples.values() for place in places]
+        sample = Sample(run, images, np.unique([*shown, *classified.anchor[rows]]).astype(np.int64))
+        place_of = {int(row): place for place, row in enumerate(sample.rows)}
+        pictures = [
+            Picture(data_uri(fitted(picture, detail.side)), sample.caption(place))
+            for place, picture in enumerate(sample.pictures())
         ]
-        sample, pictures = thumbnails.instances(
-            np.unique([*places, *classified.anchor[rows]]).astype(np.int64)
-        )
-        label = {int(row): sample.label(place) for place, row in enumerate(sample.rows)}
 
         def neighbour(row: int, place: int) -> Neighbour:
-            anchor_id, candidate_id = int(classified.anchor[row]), int(classified.candidate[place])
-            both_known = label[anchor_id] is not None and label[candidate_id] is not None
-            return Neighbour(
-                pictures[candidate_id],
-                float(classified.score[row, place]),
-                label[anchor_id] == label[candidate_id] if both_known else None,
+            anchor, candidate = (
+                place_of[int(classified.anchor[row])],
+                place_of[int(classified.candidate[place])],
             )
+            score = float(classified.score[row, place])
+            return Neighbour(pictures[candidate], score, sample.same_class(anchor, candidate))
 
-        cases = tuple(
-            Case(
-                *_pair(thumbnails, row, pictures[int(classified.anchor[row])]),
+        def view(number: int, row: int, instance: Picture) -> Picture:
+            """The instance as a view of the batch; itself where it is none."""
+            if number >= len(batch.views):
+                return instance
+            tensor = batch.views[number][row : row + 1]
+            (picture,) = run.modality.presenter.view_pictures(run.views(), tensor, run.description)
+            return Picture(data_uri(within(picture, detail.side)), instance.caption)
+
+        def case(row: int) -> Case:
+            instance = pictures[place_of[int(classified.anchor[row])]]
+            pair = method.encoders.pairs(len(batch.views), method.symmetric)[0]
+            # a bank may hold the positives: the instance itself
+            remembered = method.negatives.remembers_positives
+            return Case(
+                view(pair.anchor, row, instance),
+                instance if remembered else view(pair.key, row, instance),
                 similarity=float(classified.positive[row]),
-                note=_clusters(thumbnails.method, int(classified.anchor[row])),
+                note=_clusters(method, int(classified.anchor[row])),
                 groups=tuple(
                     (facts, tuple(neighbour(row, place) for place in examples[row, group]))
                     for group, facts in groups.items()
                     if examples[row, group]
                 ),
             )
-            for row in rows
-        )
-        return Cases(cases, sample.small)
+
+        return Cases(tuple(case(row) for row in rows), sample.small)
     except UNAVAILABLE as problem:
         return Absent(f"The examples could not be drawn: {as_sentence(problem)}")
-
-
-def _rows(classified: ClassifiedCandidates, images: DataSet, count: int) -> list[int]:
-    labels = None if images.labels is None else np.asarray(images.labels)[classified.anchor]
-    return queries_of(labels, len(classified.anchor), count).tolist()
 
 
 def _examples(classified: ClassifiedCandidates, row: int, group: int) -> list[int]:
@@ -101,29 +95,8 @@ def _examples(classified: ClassifiedCandidates, row: int, group: int) -> list[in
     members = np.flatnonzero((classified.group[row] == group) & (classified.candidate >= 0))
     score = classified.score[row, members]
     ranked = members[np.argsort(score if group == EASY else -score, kind="stable")]
-    return list(_first_of_each(ranked, classified.candidate))[:MAX_PER_GROUP]
-
-
-def _first_of_each(places: Int[np.ndarray, "place"], instance: np.ndarray) -> Iterator[int]:
-    visited: set[int] = set()
-    for place in places.tolist():
-        if int(instance[place]) not in visited:
-            visited.add(int(instance[place]))
-            yield place
-
-
-def _pair(thumbnails: Thumbnails, row: int, instance_picture: Picture) -> tuple[Picture, Picture]:
-    """The anchor's view and its positive: the other view, or the instance itself if a bank holds the
-    positives."""
-    views = len(thumbnails.batch.views)
-    pair = thumbnails.method.encoders.pairs(views, thumbnails.method.symmetric)[0]
-    caption = instance_picture.caption
-    anchor = thumbnails.view(pair.anchor, row, caption) if pair.anchor < views else instance_picture
-    remembered = thumbnails.method.negatives.remembers_positives
-    positive = (
-        instance_picture if remembered or pair.key >= views else thumbnails.view(pair.key, row, caption)
-    )
-    return anchor, positive
+    _, first = np.unique(classified.candidate[ranked], return_index=True)
+    return ranked[np.sort(first)][:MAX_PER_GROUP].tolist()
 
 
 def clusters_of(method: Method) -> Int[Tensor, "run instance"] | None:

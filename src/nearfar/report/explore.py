@@ -8,7 +8,6 @@ share, or how often it was kept as a negative.
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,27 +18,19 @@ from nearfar.core.randomness import order
 from nearfar.core.types import Batch
 from nearfar.evaluate.held_out import pointwise_nats
 from nearfar.evaluate.knn import ranked_classes
-from nearfar.report.facts import UNAVAILABLE, Map, Point
+from nearfar.report.facts import UNAVAILABLE, Detail, Map, Point
 from nearfar.report.pictures import Sample, atlas_of
-from nearfar.report.space import aligned, flat_map, neighbours_of_all
+from nearfar.report.space import aligned, flat_map, nearest
 
 MAX_NEIGHBOURS = 10  # neighbours shown of a point
 CONTRASTED = 256  # instances contrasted with one another
 MAX_NAME_LENGTH = 300  # characters of a name on the page
 
 
-@dataclass(frozen=True)
-class MapExtent:
-    """Limits of a map: bytes of thumbnails, number of checkpoints."""
-
-    thumbnails: int
-    checkpoints: int
-
-
 def map_of(
     features: Float[np.ndarray, "image dim"],
     sample: Sample,
-    extent: MapExtent,
+    detail: Detail,
     kept_shares: Mapping[int, float],
 ) -> Map:
     flat, drawn_by = flat_map(features)
@@ -54,15 +45,17 @@ def map_of(
     return Map(
         points,
         sample.classes(),
-        atlas_of(sample.pictures(), len(points), side, extent.thumbnails),
+        atlas_of(
+            sample.pictures(), len(points), side, max(detail.sprite_bytes, detail.bytes_each * len(points))
+        ),
         drawn_by,
         len(sample.images),
         sample.small,
-        neighbours_of_all(features, MAX_NEIGHBOURS),
+        nearest(features, np.arange(len(features)), MAX_NEIGHBOURS)[0],
         predicted=_votes(features, sample.labels),
         nats=_nats(sample),
         kept_shares=shares if kept_shares else None,
-        earlier=tuple(_earlier(sample, flat, steps, extent.checkpoints)),
+        earlier=tuple(_earlier(sample, flat, steps, detail.checkpoints)),
         last=f"step {steps[-1]:,}" if steps else "",
     )
 
@@ -130,9 +123,6 @@ def _earlier(
             continue
         maps.append((f"step {steps[place]:,}", later))
     return maps[::-1]
-
-
-# ------------------------------------------------------------------------------------- for the page
 
 
 def explorer_data(maps: Sequence[tuple[str, Map]]) -> dict[str, Any]:

@@ -2,16 +2,18 @@
 
     Run --gather--> RunFacts --charts, page--> one HTML file
 
-Nothing here knows about torch, matplotlib or HTML: whoever wants the same facts in another form starts here.
+Nothing here knows about matplotlib or HTML: whoever wants the same facts in another form starts here.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from nearfar.core.results import Answers
+from nearfar.core.types import Certificate
 from nearfar.errors import UserError
 
 # exceptions of data that moved, damaged files and missing checkpoints: a part of the page is then left out
@@ -25,7 +27,33 @@ def as_sentence(problem: Exception) -> str:
 
 
 @dataclass(frozen=True)
-class Fact:
+class Detail:
+    """How much of a run is shown; `shared` reduces it for several runs, so that the page stays small."""
+
+    points: int = 1500
+    sprite_bytes: int = 800_000  # of the thumbnails; with many points, so many for each
+    bytes_each: int = 300
+    checkpoints: int = 5  # of which the map is shown, the last among them
+    side: int = 96  # of a picture in the gallery and the strip
+    queries: int = 8
+    neighbours: int = 8
+    epochs: int = 3
+    cases: int = 5
+    measured: int = 256  # instances that are measured before and after views are made of them
+
+    def shared(self, runs: int) -> "Detail":
+        if runs == 1:
+            return self
+        return Detail(
+            max(300, 2 * self.points // runs),
+            max(100_000, self.sprite_bytes // runs),
+            side=64 if runs < 4 else 48,
+            cases=3,
+            checkpoints=1,
+        )
+
+
+class Fact(NamedTuple):
     """A name and what it is, both ready to read."""
 
     name: str
@@ -80,20 +108,6 @@ class Score:
     interval: tuple[float, float] | None  # of top1
     tested: Tested
     answers: Answers | None = None  # for each test instance, where they were kept
-
-
-@dataclass(frozen=True)
-class CertificateFacts:
-    """What the bound claims about its estimate."""
-
-    status: str
-    condition: str
-    ceiling: float | None
-
-    @property
-    def says_ceiling(self) -> bool:
-        """Whether the condition itself ends with the ceiling, which then need not be said again."""
-        return self.ceiling is not None and f"{self.ceiling:.4g} nats" in self.condition
 
 
 @dataclass(frozen=True)
@@ -252,7 +266,7 @@ class HeldOut:
     nats: float
     error: float
     instances: int
-    certificate: CertificateFacts
+    certificate: Certificate
 
 
 @dataclass(frozen=True)
@@ -286,7 +300,7 @@ class RunFacts:
     summary: tuple[Fact, ...]  # a handful: how far, how fast, on what
     environment: tuple[Fact, ...]
     choices: Mapping[str, str]  # views, encoders, critic, negatives, selection, bound
-    certificate: CertificateFacts | Absent  # of the training objective
+    certificate: Certificate | Absent  # of the training objective
     held_out: HeldOut | Absent
     curves: Mapping[str, Curve]  # by the name metrics.jsonl gives it; absent when nothing was logged
     scores: tuple[Score, ...]

@@ -7,43 +7,24 @@ gallery, strip) may be absent, with a reason; the page is written all the same.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 from nearfar.core.results import Measurement, Result
 from nearfar.core.schedules import Learnt, Schedule
+from nearfar.core.types import Certificate, Status
 from nearfar.errors import UserError, counted
 from nearfar.evaluate.table import display_name
 from nearfar.modalities.dataset import ignored_files
 from nearfar.report.curves import curves_of, edges_of, of_kind
-from nearfar.report.facts import (
-    Absent,
-    CertificateFacts,
-    Curve,
-    Event,
-    Fact,
-    HeldOut,
-    RunFacts,
-    Score,
-    Tested,
-)
+from nearfar.report.facts import Absent, Detail, Event, Fact, HeldOut, RunFacts, Score, Tested
 from nearfar.report.sections import sections_of
-from nearfar.report.visuals import Detail, visuals_of
+from nearfar.report.visuals import visuals_of
 from nearfar.run.folder import DataNotes, RunFolder
 from nearfar.run.trained import Run
 from nearfar.system.untrusted import is_number, read_json
-
-
-@dataclass(frozen=True)
-class _Numbers:
-    settings: dict[str, Any]
-    environment: dict[str, str]
-    metrics: Sequence[Mapping[str, Any]]
-    logged: str
-    unit: str
-    notes: DataNotes | None = None
 
 
 def gather(run: Run, detail: Detail) -> RunFacts:
@@ -51,38 +32,27 @@ def gather(run: Run, detail: Detail) -> RunFacts:
     settings = run.settings.as_plain()
     environment = _environment(run)
     metrics = list(run.metrics)
-    visuals = visuals_of(run, settings, detail)
+    drawn_map, gallery, strip, selection = visuals_of(run, settings, detail)
     return RunFacts(
         title=run.path.resolve().name,
         path=str(run.path),
         recipe=written(settings.get("recipe", "")),
         data=written(settings.get("data", "")),
         unit=run.modality.unit,
-        summary=tuple(
-            _summary(
-                _Numbers(
-                    settings,
-                    environment,
-                    metrics,
-                    _last_logged(run),
-                    run.modality.unit,
-                    RunFolder(run.path).notes(),
-                )
-            )
-        ),
+        summary=tuple(_summary(run, settings, environment, metrics)),
         environment=tuple(Fact(name, value) for name, value in environment.items()),
         choices=dict(run.choices()),
         certificate=_certificate(run),
         held_out=_held_out(metrics),
-        curves=_certified(curves_of(metrics)),
+        curves=curves_of(metrics),
         scores=tuple(_scores(run.results)),
         events=tuple(_events(metrics)),
         settings=tuple(Fact(name, written(value)) for name, value in flattened(settings)),
-        map=visuals.map,
-        gallery=visuals.gallery,
-        strip=visuals.strip,
+        map=drawn_map,
+        gallery=gallery,
+        strip=strip,
         edges=edges_of(metrics, settings.get("selection") or {}),
-        selection=visuals.selection,
+        selection=selection,
         cost=tuple(_cost(run, settings, metrics)),
         sections=tuple(sections_of(run)),
     )
@@ -116,20 +86,26 @@ def _environment(run: Run) -> dict[str, str]:
     return {name: written(value) for name, value in flattened(tree)} if isinstance(tree, dict) else {}
 
 
-def _summary(numbers: _Numbers) -> Iterator[Fact]:
-    trained = of_kind(numbers.metrics, "train")
+def _summary(
+    run: Run,
+    settings: Mapping[str, Any],
+    environment: Mapping[str, str],
+    metrics: Sequence[Mapping[str, Any]],
+) -> Iterator[Fact]:
+    trained, epochs = of_kind(metrics, "train"), settings.get("epochs")
     if trained:
         last = max(trained, key=lambda row: row["step"])
+        planned = f" of {epochs:g}" if isinstance(epochs, (int, float)) else ""
         yield Fact("steps", f"{last['step']:,}")
-        yield Fact("epochs", f"{last['epoch']:.3g}" + _planned(numbers.settings.get("epochs")))
+        yield Fact("epochs", f"{last['epoch']:.3g}{planned}")
         speeds = [speed for row in trained if is_number(speed := row.get("images_per_s"))]
         if speeds:
-            yield Fact(f"{numbers.unit} per second", f"{median(speeds):,.0f}")
+            yield Fact(f"{run.modality.unit} per second", f"{median(speeds):,.0f}")
     for name in ("backbone", "batch_size"):
-        if numbers.settings.get(name) is not None:
-            yield Fact(name.replace("_", " "), written(numbers.settings[name]))
-    yield from _data(numbers.notes)
-    yield from _machine(numbers)
+        if settings.get(name) is not None:
+            yield Fact(name.replace("_", " "), written(settings[name]))
+    yield from _data(RunFolder(run.path).notes())
+    yield from _machine(run, settings, environment)
 
 
 def _data(notes: DataNotes | None) -> Iterator[Fact]:
@@ -149,10 +125,6 @@ def _data(notes: DataNotes | None) -> Iterator[Fact]:
         yield Fact("no labels", notes.unlabelled)
     if notes.left_over:
         yield Fact("dropped per epoch", f"{notes.left_over:,} (incomplete batch)")
-
-
-def _planned(epochs: Any) -> str:
-    return f" of {epochs:g}" if isinstance(epochs, (int, float)) else ""
 
 
 def _last_logged(run: Run) -> str:
@@ -177,12 +149,12 @@ def _in_prose(written_down: str) -> str:
     return _dated(moment.replace(tzinfo=moment.tzinfo or UTC))
 
 
-def _machine(numbers: _Numbers) -> Iterator[Fact]:
+def _machine(run: Run, settings: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[Fact]:
     """When and where, by the last part of the names that env.json uses; `precision` falls back to the
     setting."""
-    values = {name.rpartition(".")[2]: value for name, value in numbers.environment.items()}
-    values.setdefault("precision", written(numbers.settings.get("precision", "")))
-    values["last logged"] = numbers.logged
+    values = {name.rpartition(".")[2]: value for name, value in environment.items()}
+    values.setdefault("precision", written(settings.get("precision", "")))
+    values["last logged"] = _last_logged(run)
     values["started"] = _in_prose(values.get("started", ""))
     for name in ("started", "last logged", "precision", "device", "cpu", "gpu", "torch", "nearfar"):
         if values.get(name, "none") not in ("", "none"):
@@ -214,15 +186,19 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _certificate(run: Run) -> CertificateFacts | Absent:
+def _certificate(run: Run) -> Certificate | Absent:
     """What the bound claims; a run without a checkpoint yet cannot build its bound."""
     try:
         claim = run.certificate()
     except UserError as problem:
         return Absent(f"The certificate of the objective is not available: {problem}.")
-    ceiling = claim.get("ceiling")
-    is_finite = ceiling is not None and math.isfinite(ceiling)
-    return CertificateFacts(str(claim["status"]), str(claim["condition"]), ceiling if is_finite else None)
+    return _as_certificate(claim)
+
+
+def _as_certificate(claim: Mapping[str, Any]) -> Certificate:
+    ceiling, status = claim.get("ceiling"), claim.get("status")
+    finite = is_number(ceiling) and math.isfinite(ceiling)
+    return Certificate(cast(Status, str(status)), str(claim.get("condition")), ceiling if finite else None)
 
 
 def _held_out(metrics: Sequence[Mapping[str, Any]]) -> HeldOut | Absent:
@@ -233,19 +209,10 @@ def _held_out(metrics: Sequence[Mapping[str, Any]]) -> HeldOut | Absent:
             "No instances were held out, so nothing is proven about this run; held_out=0.05 holds out 5 %."
         )
     last = max(rows, key=lambda row: row["step"])
-    ceiling, error, instances = (last.get(name) for name in ("ceiling", "error", "instances"))
-    claimed = CertificateFacts(
-        str(last.get("status")), str(last.get("condition")), ceiling if is_number(ceiling) else None
-    )
+    error, instances = last.get("error"), last.get("instances")
     count = int(instances) if isinstance(instances, int) else 0
-    return HeldOut(float(last["nats"]), float(error) if is_number(error) else math.nan, count, claimed)
-
-
-def _certified(curves: dict[str, Curve]) -> dict[str, Curve]:
-    """The curves without a ceiling that has no estimate below it."""
-    return (
-        curves if "nats" in curves else {name: curve for name, curve in curves.items() if name != "ceiling"}
-    )
+    error = float(error) if is_number(error) else math.nan
+    return HeldOut(float(last["nats"]), error, count, _as_certificate(last))
 
 
 def _events(metrics: Sequence[Mapping[str, Any]]) -> Iterator[Event]:

@@ -6,8 +6,7 @@ hash), so a name is never run as code.
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -18,11 +17,10 @@ from markupsafe import Markup
 
 from nearfar.modalities import MODALITIES
 from nearfar.report.charts import SERIES
-from nearfar.report.compare import Compared, SharedQuery, same_points, same_queries, tables_of
+from nearfar.report.compare import same_points, same_queries, tables_of
 from nearfar.report.explore import explorer_data
 from nearfar.report.facts import Absent, Fact, Gallery, Map, RunFacts, Score, Summary, Tested
 from nearfar.report.plots import (
-    ChartOnPage,
     between,
     breakable,
     chance,
@@ -68,46 +66,6 @@ ROOMS = (
 )
 
 
-@dataclass(frozen=True)
-class Protocol:
-    """One protocol's scores, the learned features first."""
-
-    name: str
-    scores: tuple[Score, ...]
-
-    def learned(self) -> Score | None:
-        return next((score for score in self.scores if score.features == "learned"), None)
-
-    def baselines(self) -> tuple[Score, ...]:
-        return tuple(score for score in self.scores if score.features != "learned")
-
-
-@dataclass(frozen=True)
-class ScoresOnSet:
-    """A run's scores on one test set."""
-
-    tested: Tested
-    protocols: tuple[Protocol, ...]
-
-
-@dataclass(frozen=True)
-class ComparisonPage:
-    """The content of the comparison of several runs."""
-
-    runs: Sequence[RunFacts]
-    titles: Sequence[str]
-    series: int
-    protocol_names: Mapping[str, str]
-    tables: Sequence[Compared]
-    compared: Sequence[ChartOnPage]
-    costs: Sequence[Sequence[str]]
-    same: Sequence[int]  # places of the runs whose maps show the same instances
-    shared_map: Mapping[str, Any] | None
-    queries: Sequence[SharedQuery]
-    queries_crisp: bool
-    differing: Sequence[Sequence[str]]
-
-
 def page(runs: Sequence[RunFacts], summary: Summary | None = None) -> str:
     """The page: a summary if there is one, a comparison if there are several runs, then each run."""
     script = "".join((_FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS)
@@ -128,7 +86,7 @@ def page(runs: Sequence[RunFacts], summary: Summary | None = None) -> str:
             comparison=comparison,
             maps=[
                 explorer_data([("", run.map)])
-                if isinstance(run.map, Map) and not (comparison and place in comparison.same)
+                if isinstance(run.map, Map) and not (comparison and place in comparison["same"])
                 else None
                 for place, run in enumerate(runs)
             ],
@@ -158,64 +116,50 @@ def _environment() -> Environment:
         between=between,
         number=number,
         similarity=similarity,
-        hue=_hue,
+        hue=lambda place, of: round(360 * place / max(1, of)) % 360,
         choice=choice_of,
         breakable=breakable,
         points=points,
         chance=chance,
-        pairs=lambda facts: [(fact.name, fact.value) for fact in facts],
     )
     environment.tests["absent"] = lambda part: isinstance(part, Absent)
     return environment
 
 
-def _by_test_set(scores: Sequence[Score]) -> list[ScoresOnSet]:
-    """A run's scores by test set, each with its protocols."""
-    return [
-        ScoresOnSet(tested, _protocols([score for score in scores if score.tested == tested]))
-        for tested in dict.fromkeys(score.tested for score in scores)
-    ]
+def _by_test_set(scores: Sequence[Score]) -> dict[Tested, dict[str, list[Score]]]:
+    """A run's scores by test set and protocol, those of the learned features first."""
+    ranks = {name: rank for rank, name in enumerate(FEATURES)}
+    groups: dict[Tested, dict[str, list[Score]]] = {}
+    for score in sorted(scores, key=lambda score: ranks.get(score.features, len(ranks))):
+        groups.setdefault(score.tested, {}).setdefault(score.protocol, []).append(score)
+    return groups
 
 
-def _protocols(scores: Sequence[Score]) -> tuple[Protocol, ...]:
-    ranks = list(FEATURES)
-
-    def rank(score: Score) -> int:
-        return ranks.index(score.features) if score.features in ranks else len(ranks)
-
-    names = dict.fromkeys(score.protocol for score in scores)
-    return tuple(
-        Protocol(name, tuple(sorted((s for s in scores if s.protocol == name), key=rank))) for name in names
-    )
-
-
-def _comparison(runs: Sequence[RunFacts], names: Iterable[str]) -> ComparisonPage | None:
+def _comparison(runs: Sequence[RunFacts], names: Iterable[str]) -> dict[str, Any] | None:
+    """What compare.html shows of several runs."""
     if len(runs) < 2:
         return None
     titles, same = titles_of(runs), same_points(runs)
     maps = [(titles[place], run_map) for place in same if isinstance(run_map := runs[place].map, Map)]
-    return ComparisonPage(
-        runs,
-        titles,
-        SERIES,
-        PROTOCOLS,
-        tables_of(runs),
-        compared(runs, names),
-        _side_by_side([run.cost for run in runs]),
-        same,
-        explorer_data(maps) if maps else None,
-        same_queries(runs),
-        any(isinstance(run.gallery, Gallery) and run.gallery.crisp for run in runs),
-        [row for row in _side_by_side([run.settings for run in runs]) if len(set(row[1:])) > 1],
-    )
+    settings = _side_by_side([run.settings for run in runs])
+    return {
+        "runs": runs,
+        "titles": titles,
+        "series": SERIES,
+        "protocol_names": PROTOCOLS,
+        "tables": tables_of(runs),
+        "compared": compared(runs, names),
+        "costs": _side_by_side([run.cost for run in runs]),
+        "same": same,  # places of the runs whose maps show the same instances
+        "shared_map": explorer_data(maps) if maps else None,
+        "queries": same_queries(runs),
+        "queries_crisp": any(isinstance(run.gallery, Gallery) and run.gallery.crisp for run in runs),
+        "differing": [row for row in settings if len(set(row[1:])) > 1],
+    }
 
 
 def _side_by_side(facts: Sequence[Sequence[Fact]]) -> list[list[str]]:
     """Facts of the runs by name, with a dash where a run has none."""
-    tables = [{fact.name: fact.value for fact in run_facts} for run_facts in facts]
+    tables = [dict(run_facts) for run_facts in facts]
     names = dict.fromkeys(name for table in tables for name in table)
     return [[name, *(table.get(name, "–") for table in tables)] for name in names]
-
-
-def _hue(place: int, of: int) -> int:
-    return round(360 * place / max(1, of)) % 360

@@ -18,14 +18,6 @@ MAX_PER_SHEET = 1024  # thumbnails in a sheet
 _AT_ONCE = 64  # images decoded together: full-size photographs are large
 
 
-def decoded(run: Run, images: DataSet, rows: np.ndarray) -> Iterator[Image.Image]:
-    """The instances of `rows` as pictures, a few in memory at a time."""
-    for start in range(0, len(rows), _AT_ONCE):
-        yield from run.modality.presenter.pictures(
-            images.load(rows[start : start + _AT_ONCE]), run.description
-        )
-
-
 def square(picture: Image.Image, side: int) -> Image.Image:
     """The middle of a picture, `side` pixels wide; enlarged without blur, since blur would hide what was
     seen."""
@@ -84,17 +76,26 @@ class Sample:
     def __init__(self, run: Run, images: DataSet, rows: np.ndarray):
         self.run, self.images, self.rows = run, images, rows
         self.labels = None if images.labels is None else np.asarray(images.labels)[rows]
-        self.small = max(next(decoded(run, images, rows[:1])).size) <= SMALL
+        self.small = max(next(self.pictures()).size) <= SMALL
 
     def pictures(self, places: np.ndarray | None = None) -> Iterator[Image.Image]:
-        """Those at these places, or all."""
-        return decoded(self.run, self.images, self.rows if places is None else self.rows[places])
+        """Those at these places, or all, a few in memory at a time."""
+        rows, presenter = self.rows if places is None else self.rows[places], self.run.modality.presenter
+        for start in range(0, len(rows), _AT_ONCE):
+            yield from presenter.pictures(
+                self.images.load(rows[start : start + _AT_ONCE]), self.run.description
+            )
 
     def label(self, place: int) -> int | None:
         """The class of the instance at `place` of the sample; a negative label means unknown."""
         if self.labels is None or self.labels[place] < 0:
             return None
         return int(self.labels[place])
+
+    def same_class(self, first: int, second: int) -> bool | None:
+        """Whether two places have one class; None where a class is not known."""
+        labels = self.label(first), self.label(second)
+        return None if None in labels else labels[0] == labels[1]
 
     def path(self, place: int) -> str:
         return str(self.images.paths[int(self.rows[place])])

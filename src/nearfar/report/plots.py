@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from nearfar.report.charts import Axis, Bars, Line, chart, histogram, shares
+from nearfar.report.charts import Axis, Line, chart, histogram, shares
 from nearfar.report.curves import EDGES
 from nearfar.report.facts import Curve, RunFacts, Selected, Strip
 
@@ -291,7 +291,7 @@ def _similarities(run: RunFacts, name: str) -> ChartOnPage:
         f"Similarity of the candidates by {selection.measure}. {words}.",
         histogram(
             selection.bins,
-            [Bars(group.histogram, group.series) for group in selection.groups],
+            [(group.series, group.histogram) for group in selection.groups],
             selection.positive,
             name,
         ),

@@ -6,7 +6,7 @@ run would take next.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,8 +31,8 @@ from nearfar.report.classify import (
     classify_candidates,
     training_scores,
 )
-from nearfar.report.examples import Thumbnails, cases_of, clusters_of
-from nearfar.report.facts import UNAVAILABLE, Absent, CandidateGroup, Selected, as_sentence
+from nearfar.report.examples import cases_of, clusters_of
+from nearfar.report.facts import UNAVAILABLE, Absent, CandidateGroup, Detail, Selected, as_sentence
 from nearfar.run.trained import Run
 
 ANCHORS = 256
@@ -51,14 +51,6 @@ SERIES = {KEPT: 0, CLOSE: 1, PULLED: 2, DROPPED: 3, EASY: 8}
 _PARTS = Absent("Anchors are parts of an instance here and are not shown one by one.")
 
 
-@dataclass(frozen=True)
-class Extent:
-    """How much is shown, and how large."""
-
-    cases: int = 4
-    side: int = 96
-
-
 def selects(settings: Mapping[str, Any]) -> bool:
     """Whether the settings name a selection that may drop candidates."""
     choice = settings.get("selection")
@@ -67,18 +59,18 @@ def selects(settings: Mapping[str, Any]) -> bool:
 
 
 def selection_of(
-    run: Run, images: DataSet, settings: Mapping[str, Any], extent: Extent
+    run: Run, images: DataSet, settings: Mapping[str, Any], detail: Detail
 ) -> Selected | Absent | None:
     """The effect of the selection at the last checkpoint; None if it keeps every candidate."""
     if not selects(settings):
         return None
     try:
-        return _measured(run, images, settings, extent)
+        return _measured(run, images, settings, detail)
     except UNAVAILABLE as problem:
         return Absent(f"The selection could not be measured: {as_sentence(problem)}")
 
 
-def _measured(run: Run, images: DataSet, settings: Mapping[str, Any], extent: Extent) -> Selected | Absent:
+def _measured(run: Run, images: DataSet, settings: Mapping[str, Any], detail: Detail) -> Selected | Absent:
     method, progress = run.method().to(run.device), progress_of(run, settings)
     images = run.trained_on(images)
     rows = images.order(2, 0)[: _anchors(method, int(settings["batch_size"]))]
@@ -98,7 +90,7 @@ def _measured(run: Run, images: DataSet, settings: Mapping[str, Any], extent: Ex
     groups = {
         g: _group(classified, g, dropped, bins, labels) for g in GROUPS if (classified.group == g).any()
     }
-    thumbnails = Thumbnails(run, images, method, batch, extent.side)
+    cases = cases_of(run, images, method, batch, classified, groups, detail) if are_instances else _PARTS
     return Selected(
         name=name,
         step=progress.step,
@@ -110,7 +102,7 @@ def _measured(run: Run, images: DataSet, settings: Mapping[str, Any], extent: Ex
         bins=tuple(bins.tolist()),
         groups=tuple(groups.values()),
         notes=tuple(_notes(method, len(rows), coverage, int(settings["batch_size"]))),
-        cases=cases_of(classified, groups, thumbnails, extent.cases) if are_instances else _PARTS,
+        cases=cases,
         kept_shares=_kept_shares(classified, getattr(images, "rows", np.arange(len(images))))
         if are_instances
         else {},

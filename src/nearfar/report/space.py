@@ -41,7 +41,7 @@ def flat_map(
     # a collapsed encoder puts everything on one spot: t-SNE's start divides by that spread
     if len(features) < FEW or components[:, 0].std() < 1e-6:
         return _unit_square(components[:, :2]), "PCA"
-    landmarks = sample(len(features), LANDMARKS)
+    landmarks = np.sort(order(0, 0, len(features))[:LANDMARKS])  # the same ones for every run
     start = (components if like is None else like)[landmarks, :2]
     start = start - start.mean(axis=0)
     tsne = TSNE(
@@ -101,28 +101,15 @@ def _unit_square(points: Float[np.ndarray, "image 2"]) -> Float[np.ndarray, "ima
 def nearest(
     features: Float[np.ndarray, "image dim"], queries: Int[np.ndarray, "query"], count: int
 ) -> tuple[Int[np.ndarray, "query near"], Float[np.ndarray, "query near"]]:
-    """The `count` images nearest each query by cosine, nearest first, never the query itself."""
-    unit = directions(features)
-    similarity = unit[queries] @ unit.T
-    similarity[np.arange(len(queries)), queries] = -np.inf
-    neighbours = np.argsort(-similarity, axis=1, kind="stable")[:, : min(count, len(features) - 1)]
-    return neighbours, np.take_along_axis(similarity, neighbours, axis=1)
-
-
-def neighbours_of_all(features: Float[np.ndarray, "image dim"], count: int) -> Int[np.ndarray, "image near"]:
-    """The `count` images nearest each by cosine, nearest first, never itself; computed in parts."""
+    """The `count` images nearest each query by cosine, nearest first, never the query itself; computed in
+    parts."""
     unit = torch.from_numpy(directions(features).astype(np.float32))
     parts = []
-    for part in torch.arange(len(unit)).split(1024):
+    for part in torch.from_numpy(queries).split(1024):
         similarity = unit[part] @ unit.T
         similarity[torch.arange(len(part)), part] = -torch.inf
-        parts.append(similarity.topk(min(count, len(unit) - 1), dim=1).indices)
-    return torch.cat(parts).numpy()
-
-
-def sample(size: int, count: int) -> Int[np.ndarray, "image"]:
-    """At most `count` of `size` rows, in rising order; always the same ones, so that runs can be compared."""
-    return np.sort(order(0, 0, size)[:count])
+        parts.append(similarity.topk(min(count, len(unit) - 1), dim=1))
+    return torch.cat([p.indices for p in parts]).numpy(), torch.cat([p.values for p in parts]).numpy()
 
 
 def queries_of(labels: Int[np.ndarray, "image"] | None, size: int, count: int) -> Int[np.ndarray, "query"]:

@@ -1,17 +1,17 @@
 """The pictures of a page: the map, the gallery of neighbours, the strip of views."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from nearfar.modalities import DataSet
-from nearfar.report.explore import MapExtent, map_of
+from nearfar.report.explore import map_of
 from nearfar.report.facts import (
     UNAVAILABLE,
     Absent,
+    Detail,
     Gallery,
     Map,
     Neighbour,
@@ -24,69 +24,30 @@ from nearfar.report.facts import (
     as_sentence,
 )
 from nearfar.report.pictures import Sample, data_uri, fitted, within
-from nearfar.report.selection import Extent, selection_of, selects
+from nearfar.report.selection import selection_of, selects
 from nearfar.report.space import nearest, queries_of
 from nearfar.run.trained import Run
 
 BINS = 25  # of a histogram of views
 
 
-@dataclass(frozen=True)
-class Detail:
-    """How much of a run is shown; `shared` reduces it for several runs, so that the page stays small."""
-
-    points: int = 1500
-    sprite_bytes: int = 800_000  # of the thumbnails; with many points, so many for each
-    bytes_each: int = 300
-    checkpoints: int = 5  # of which the map is shown, the last among them
-    side: int = 96  # of a picture in the gallery and the strip
-    queries: int = 8
-    neighbours: int = 8
-    epochs: int = 3
-    cases: int = 5
-    measured: int = 256  # instances that are measured before and after views are made of them
-
-    def shared(self, runs: int) -> "Detail":
-        if runs == 1:
-            return self
-        return Detail(
-            max(300, 2 * self.points // runs),
-            max(100_000, self.sprite_bytes // runs),
-            side=64 if runs < 4 else 48,
-            cases=3,
-            checkpoints=1,
-        )
-
-
-@dataclass(frozen=True)
-class Visuals:
-    map: Map | Absent
-    gallery: Gallery | Absent
-    strip: Strip | Absent
-    selection: Selected | Absent | None  # None: everyone is kept
-
-
-def visuals_of(run: Run, settings: Mapping[str, Any], detail: Detail) -> Visuals:
-    """Map, gallery, strip and selection, or the reasons why they are absent."""
-    seed = int(settings.get("seed") or 0)
+def visuals_of(
+    run: Run, settings: Mapping[str, Any], detail: Detail
+) -> tuple[Map | Absent, Gallery | Absent, Strip | Absent, Selected | Absent | None]:
+    """Map, gallery, strip and selection, or the reasons why they are absent; no selection where everyone is
+    kept."""
     try:
         images = run.images()
         rows = images.sample(0, 0, detail.points)
+        absent = None if len(rows) else Absent("The data set holds no images.")
     except UNAVAILABLE as problem:
         absent = Absent(f"The training data could not be opened: {as_sentence(problem)}")
-        return _nothing(absent, settings)
-    if not len(rows):
-        return _nothing(Absent("The data set holds no images."), settings)
-    selected = selection_of(run, images, settings, Extent(detail.cases, detail.side))
-    return Visuals(
-        *_space(run, images, rows, detail, selected.kept_shares if isinstance(selected, Selected) else {}),
-        _strip(run, images, rows, seed, detail),
-        selected,
-    )
-
-
-def _nothing(reason: Absent, settings: Mapping[str, Any]) -> Visuals:
-    return Visuals(reason, reason, reason, reason if selects(settings) else None)
+    if absent is not None:
+        return absent, absent, absent, absent if selects(settings) else None
+    selected = selection_of(run, images, settings, detail)
+    kept_shares = selected.kept_shares if isinstance(selected, Selected) else {}
+    strip = _strip(run, images, rows, int(settings.get("seed") or 0), detail)
+    return *_space(run, images, rows, detail, kept_shares), strip, selected
 
 
 def _space(
@@ -98,8 +59,7 @@ def _space(
             absent = Absent("The features of the encoder are not finite: this run has diverged.")
             return absent, absent
         sample = Sample(run, images, rows)
-        extent = MapExtent(max(detail.sprite_bytes, detail.bytes_each * len(rows)), detail.checkpoints)
-        return map_of(features, sample, extent, kept_shares), _gallery(features, sample, detail)
+        return map_of(features, sample, detail, kept_shares), _gallery(features, sample, detail)
     except UNAVAILABLE as problem:
         absent = Absent(f"The images could not be embedded: {as_sentence(problem)}")
         return absent, absent
@@ -117,8 +77,7 @@ def _gallery(features: np.ndarray, sample: Sample, detail: Detail) -> Gallery | 
     }
 
     def neighbour(query: int, place: int, score: float) -> Neighbour:
-        labels = sample.label(query), sample.label(place)
-        return Neighbour(pictures[place], score, None if None in labels else labels[0] == labels[1])
+        return Neighbour(pictures[place], score, sample.same_class(query, place))
 
     return Gallery(
         tuple(
