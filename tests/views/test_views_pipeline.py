@@ -20,8 +20,8 @@ from nearfar.modalities.image.views import (
     batched,
     draw,
     kernel,
-    statistics,
 )
+from nearfar.modalities.image.views.pipeline import statistics
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 

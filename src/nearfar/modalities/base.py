@@ -305,11 +305,17 @@ class MakeViews(Protocol):
     ) -> tuple[Tensor, ...]: ...
 
 
-class PlainView(MakeViews, Protocol):
+class PlainView(ABC):
     """The view of evaluation: without randomness, and the first (only) view is what an encoder receives."""
 
-    def as_views(self, view: Tensor, count: int, /) -> tuple[Tensor, ...]:
+    @abstractmethod
+    def __call__(
+        self, loaded: Any, seed: int, epoch: int, index: Int[np.ndarray, "instance"], /
+    ) -> tuple[Tensor, ...]: ...
+
+    def as_views(self, view: Tensor, count: int) -> tuple[Tensor, ...]:
         """The plain view in the form of `count` training views: negatives are prefilled with it."""
+        return (view,) * count
 
 
 @dataclass(frozen=True, eq=False)
@@ -414,26 +420,13 @@ class AbstractNetworks(ABC):
 Features = Callable[[Any], Float[Tensor, "instance dim"]]  # of a data set of the modality
 
 
-class TrainedFigures(Protocol):
-    """Figures of a trained method on data without labels."""
-
-    def __call__(
-        self, method: Method, test: Any, views: Any, /, *, device: torch.device, seed: int
-    ) -> Measurement: ...
-
-
-class BaselineFigures(Protocol):
-    """The same figures without a trained method, from the training data."""
-
-    def __call__(self, train: Any, test: Any, views: Any, /, *, seed: int) -> Measurement: ...
-
-
 @dataclass(frozen=True)
 class Measure:
-    """An evaluation protocol that needs no labels."""
+    """An evaluation protocol that needs no labels: `learned(method, test, views, device=…, seed=…)` of a
+    trained method, and `baselines[name](train, test, views, seed=…)` without one."""
 
-    learned: TrainedFigures
-    baselines: Mapping[str, BaselineFigures]
+    learned: Callable[..., Measurement]
+    baselines: Mapping[str, Callable[..., Measurement]]
 
 
 class AbstractPresenter(ABC):

@@ -1,6 +1,7 @@
 """Labels as users write them → class numbers and class names."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
@@ -59,3 +60,25 @@ def parse_names(names: np.ndarray, source: str) -> tuple[str, ...]:
 
 def _text(name: str | bytes) -> str:
     return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name)
+
+
+def set_fields(
+    name: str, unit: str, labelled: Labels, paths: Sequence[str], digest: Any, unlabelled: str
+) -> dict[str, Any]:
+    """The fields of a data set of whole content: its name and fingerprint, labels, paths and rows. `digest`
+    (of hashlib) has seen the content; `unlabelled` says why there are no labels, where there are none."""
+    labels, classes = labelled
+    if labels is not None and len(labels) != len(paths):
+        raise UserError(
+            f"data {name!r}: {len(paths)} {unit} but {len(labels)} labels; expected one for each."
+        )
+    digest.update(b"unlabelled" if labels is None else labels.astype("<i8").tobytes())
+    return {
+        "name": name,
+        "fingerprint": digest.hexdigest(),
+        "labels": labels,
+        "classes": classes,
+        "paths": tuple(paths),
+        "rows": np.arange(len(paths)),
+        "unlabelled": "" if labels is not None else unlabelled,
+    }

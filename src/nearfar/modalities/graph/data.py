@@ -18,6 +18,7 @@ from torch import Tensor
 from nearfar.errors import UserError
 from nearfar.modalities.base import AbstractReader, Collection, Decoded, Description
 from nearfar.modalities.dataset import DataSet, Unusable
+from nearfar.modalities.labels import Labels, set_fields
 from nearfar.system.untrusted import read_text
 
 MAX_NUMBER = 2**53  # of any number in the files
@@ -117,9 +118,6 @@ class GraphReader(AbstractReader):
         return GraphDescription("", instances, 7, 28)
 
 
-# ------------------------------------------------------------------------------------------- TU folders
-
-
 def tu_files(folder: Path) -> tuple[Path, str] | None:
     """The folder with the files and the name of the set; None if it is no TU folder. torch_geometric keeps
     them in `raw`."""
@@ -169,22 +167,14 @@ def read_tu(folder: Path, spec: str) -> Graphs:
     graphs = _split(graph_of - 1, node_labels, edges - 1, count, spec)
     if not file.exists():
         graphs = [graph.labelled_by_degree() for graph in graphs]
-    labels, classes = _classes(place / f"{name}_{CLASSES}.txt", count, spec)
+    labelled = _classes(place / f"{name}_{CLASSES}.txt", count, spec)
     digest = hashlib.sha256()
     for graph in graphs:
         for part in (graph.labels, graph.edges):
             digest.update(repr(part.shape).encode() + np.ascontiguousarray(part.astype("<i8")).tobytes())
-    digest.update(b"unlabelled" if labels is None else labels.astype("<i8").tobytes())
-    return Graphs(
-        name=spec,
-        fingerprint=digest.hexdigest(),
-        labels=labels,
-        classes=classes,
-        paths=tuple(f"{name}#{number}" for number in range(count)),
-        store=GraphList(graphs),
-        rows=np.arange(count),
-        unlabelled="" if labels is not None else "the folder has no file of graph labels",
-    )
+    paths = [f"{name}#{number}" for number in range(count)]
+    without = "the folder has no file of graph labels"
+    return Graphs(**set_fields(spec, Graphs.unit, labelled, paths, digest, without), store=GraphList(graphs))
 
 
 def _split(graph_of: np.ndarray, labels: np.ndarray, edges: np.ndarray, count: int, spec: str) -> list[Graph]:
@@ -205,7 +195,7 @@ def _split(graph_of: np.ndarray, labels: np.ndarray, edges: np.ndarray, count: i
     ]
 
 
-def _classes(file: Path, count: int, spec: str) -> tuple[np.ndarray | None, tuple[str, ...]]:
+def _classes(file: Path, count: int, spec: str) -> Labels:
     if not file.exists():
         return None, ()
     numbers = _numbers(file, 1, spec)[:, 0]

@@ -21,6 +21,7 @@ from torch import Tensor
 from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
+from nearfar.modalities.base import PlainView
 from nearfar.modalities.graph.data import HIDDEN, Graph, GraphDescription
 from nearfar.parts.encoders.graphs import EDGE, NODE, NOTHING
 
@@ -119,7 +120,7 @@ class Perturb(AbstractViewSettings):
         return CHANGES[self.changes[draw.integers(len(self.changes))]](graph, self.share, draw)
 
 
-class WholeGraph:
+class WholeGraph(PlainView):
     """Unchanged graphs: the view of evaluation."""
 
     def __init__(self, device: torch.device) -> None:
@@ -127,9 +128,6 @@ class WholeGraph:
 
     def __repr__(self) -> str:
         return "WholeGraph()"
-
-    def as_views(self, view: Tensor, count: int) -> tuple[Tensor, ...]:
-        return (view,) * count
 
     def __call__(self, loaded: list[Graph], seed: int, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
         return (packed(loaded, _records(loaded)).to(self.device),)

@@ -26,6 +26,7 @@ from nearfar.modalities.image import named
 from nearfar.modalities.image.decode import MAX_CHANNELS, decode, encode, shrunk, shrunk_size
 from nearfar.modalities.image.idx import is_images
 from nearfar.modalities.image.views.pipeline import statistics
+from nearfar.modalities.labels import set_fields
 
 MAX_PADDED_BYTES = 2**35  # of a batch
 MAX_DEFAULT_SIZE = 224  # side of a view when the settings name none and the pictures are larger
@@ -231,28 +232,16 @@ class ImageReader(AbstractReader):
         The array itself is used when it is uint8 and is not shrunk: do not write to it afterwards.
         """
         pixels = _bytes_of(_four_axes(arrays.array, name), name)
-        labels, classes = arrays.labelled
-        if labels is not None and len(labels) != len(pixels):
-            raise UserError(
-                f"data {name!r}: {len(pixels)} images but {len(labels)} labels; expected one label for each "
-                "image."
-            )
         digest = hashlib.sha256(repr(pixels.shape).encode())
         digest.update(np.ascontiguousarray(pixels).data)
-        digest.update(b"unlabelled" if labels is None else labels.astype("<i8").tobytes())
-        pixels = _shrunk_all(pixels, options["image_size"])
-        return Images(
-            name=name,
-            fingerprint=digest.hexdigest(),
-            channels=pixels.shape[3],
-            labels=labels,
-            classes=classes,
-            paths=tuple(arrays.paths or (f"{name}#{row}" for row in range(len(pixels)))),
-            store=StackedStore(pixels),
-            rows=np.arange(len(pixels)),
-            sizes=np.tile(np.array(pixels.shape[1:3], dtype=np.int32), (len(pixels), 1)),
-            unlabelled="" if labels is not None else "no labels were given with the array",
-        )
+        paths = arrays.paths or [f"{name}#{row}" for row in range(len(pixels))]
+        without = "no labels were given with the array"
+        common = set_fields(name, self.files, arrays.labelled, paths, digest, without)
+        height, width = pixels.shape[1:3]
+        if shrunk_size(width, height, options["image_size"]) != (width, height):
+            pixels = np.stack([shrunk(picture, options["image_size"]) for picture in pixels])
+        sizes = np.tile(np.array(pixels.shape[1:3], dtype=np.int32), (len(pixels), 1))
+        return Images(**common, store=StackedStore(pixels), channels=pixels.shape[3], sizes=sizes)
 
     def describe(self, data: Images, size: int | None) -> ImageDescription:
         return describe(data, size)
@@ -293,10 +282,3 @@ def _bytes_of(array: np.ndarray, name: str) -> UInt8[np.ndarray, "image height w
             f"data {name!r}: float images range from {low:g} to {high:g}; expected uint8 or floats in [0, 1]."
         )
     return np.rint(array * 255).astype(np.uint8)
-
-
-def _shrunk_all(pixels: np.ndarray, image_size: int | None) -> np.ndarray:
-    height, width = pixels.shape[1:3]
-    if shrunk_size(width, height, image_size) == (width, height):
-        return pixels
-    return np.stack([shrunk(picture, image_size) for picture in pixels])

@@ -16,6 +16,7 @@ Every picture is a pure function of (split, picture number); nothing is kept on 
 import math
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -112,21 +113,32 @@ def _covers(
         zip(outlines, places, strokes, strict=True)
     ):
         pose = _pose(place)
-        letter[i] = np.asarray(_placed(outline, *pose).reduce(2))
+        letter[i] = np.asarray(_placed(outline, pose).reduce(2))
         behind = Image.new("L", (_CANVAS, _CANVAS))
         for line in range(int(number * (_STROKES + 1))):
             *ends, width = lines[5 * line : 5 * line + 5]
             ImageDraw.Draw(behind).line([_CANVAS * end for end in ends], fill=255, width=int(2 + 4 * width))
         if whether < _NEIGHBOUR_SHARE:
             neighbour = outlines[int(which_letter * count)]
-            behind.paste(255, mask=_neighbour_letter(neighbour, outline, *pose, side=1 if side < 0.5 else -1))
+            behind.paste(255, mask=_neighbour_letter(neighbour, outline, pose, 1 if side < 0.5 else -1))
         clutter[i] = np.asarray(behind.reduce(2))
     return letter / 255, clutter / 255
 
 
-def _pose(u: list[float]) -> tuple[float, float, float, float, float, float]:
-    """(height, turn, slant, stretch, x, y) from six uniform numbers, in canvas pixels and radians."""
-    return (
+class _Pose(NamedTuple):
+    """Of a letter on the canvas, in its pixels and radians."""
+
+    height: float
+    turn: float
+    slant: float
+    stretch: float
+    x: float
+    y: float
+
+
+def _pose(u: list[float]) -> _Pose:
+    """A pose from six uniform numbers."""
+    return _Pose(
         _CANVAS * _between(u[0], _HEIGHT),
         _between(u[1], (-_TURN, _TURN)),
         _between(u[2], (-_SLANT, _SLANT)),
@@ -136,10 +148,9 @@ def _pose(u: list[float]) -> tuple[float, float, float, float, float, float]:
     )
 
 
-def _placed(
-    outline: Image.Image, height: float, turn: float, slant: float, stretch: float, x: float, y: float
-) -> Image.Image:
+def _placed(outline: Image.Image, pose: _Pose) -> Image.Image:
     """The outline on the canvas: slanted, turned, its centre at (x, y)."""
+    height, turn, slant, stretch, x, y = pose
     zoom = outline.height / height
     cos, sin = math.cos(turn), math.sin(turn)
     # Pillow asks where a canvas point comes from: undo the turn, then slant and size.
@@ -154,22 +165,12 @@ def _placed(
     )
 
 
-def _neighbour_letter(
-    neighbour: Image.Image,
-    outline: Image.Image,
-    height: float,
-    turn: float,
-    slant: float,
-    stretch: float,
-    x: float,
-    y: float,
-    side: int,
-) -> Image.Image:
+def _neighbour_letter(neighbour: Image.Image, outline: Image.Image, pose: _Pose, side: int) -> Image.Image:
     """The neighbour set on the same line as the letter, a little apart; most of it falls off the canvas."""
     width = outline.width / outline.height + neighbour.width / neighbour.height
-    distance = side * (height * stretch * width / 2 + _CANVAS / 16)
-    x, y = x + distance * math.cos(turn), y + distance * math.sin(turn)
-    return _placed(neighbour, height, turn, slant, stretch, x, y)
+    distance = side * (pose.height * pose.stretch * width / 2 + _CANVAS / 16)
+    x, y = pose.x + distance * math.cos(pose.turn), pose.y + distance * math.sin(pose.turn)
+    return _placed(neighbour, pose._replace(x=x, y=y))
 
 
 def _coloured(

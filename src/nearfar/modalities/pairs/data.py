@@ -27,7 +27,7 @@ from nearfar.modalities.base import AbstractReader, Arrays, Choice, Collection, 
 from nearfar.modalities.dataset import DataSet, Unusable
 from nearfar.modalities.files import file_bytes, read_table
 from nearfar.modalities.image import IMAGE
-from nearfar.modalities.labels import class_numbers
+from nearfar.modalities.labels import class_numbers, set_fields
 from nearfar.modalities.sound import SOUND
 from nearfar.modalities.sound.decode import is_sound
 from nearfar.modalities.text import TEXT, Reading
@@ -149,34 +149,14 @@ class PairsReader(AbstractReader):
             side_set(side, rows, spec, vocabulary, side_options)
             for side, vocabulary in zip(sides, symbols, strict=True)
         )
-        return self._pairs(
-            spec, path, rows, table.get(LABEL), first, second, group_equal(sides[1], rows), bad
-        )
-
-    def _pairs(
-        self,
-        spec: str,
-        path: Path,
-        rows: list[int],
-        labels: Any,
-        first: DataSet,
-        second: DataSet,
-        equal: np.ndarray,
-        bad: Mapping[int, str],
-    ) -> Pairs:
+        labels = table.get(LABEL)
         labelled = (None, ()) if labels is None else class_numbers(np.asarray(labels)[rows], f"data {spec!r}")
         digest = hashlib.sha256((first.fingerprint + second.fingerprint).encode())
-        digest.update(b"unlabelled" if labelled[0] is None else labelled[0].astype("<i8").tobytes())
+        paths, without = [f"{path.name}#{row}" for row in rows], "the table has no column `label`"
         return Pairs(
-            name=spec,
-            fingerprint=digest.hexdigest(),
-            labels=labelled[0],
-            classes=labelled[1],
-            paths=tuple(f"{path.name}#{row}" for row in rows),
-            store=SideStore(first, second, equal),
-            rows=np.arange(len(rows)),
+            **set_fields(spec, Pairs.unit, labelled, paths, digest, without),
+            store=SideStore(first, second, group_equal(sides[1], rows)),
             quarantine=tuple((f"{path.name}#{row}", reason) for row, reason in sorted(bad.items())),
-            unlabelled="" if labelled[0] is not None else "the table has no column `label`",
         )
 
     def describe(self, data: Pairs, size: int | None) -> PairsDescription:

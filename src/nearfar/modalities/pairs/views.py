@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.errors import UserError
-from nearfar.modalities.base import MakeViews
+from nearfar.modalities.base import MakeViews, PlainView
 from nearfar.modalities.pairs.data import SIDES, PairsDescription
 
 
@@ -70,7 +70,7 @@ class PairViews(AbstractViews):
         )
 
 
-class FirstSide:
+class FirstSide(PlainView):
     """The view of evaluation: the plain view of the first column."""
 
     def __init__(self, description: PairsDescription, device: torch.device) -> None:
@@ -79,9 +79,6 @@ class FirstSide:
 
     def __repr__(self) -> str:
         return f"FirstSide({self.first!r})"
-
-    def as_views(self, view: Tensor, count: int) -> tuple[Tensor, ...]:
-        return (view,) * count
 
     def __call__(
         self, loaded: tuple[Any, Any], seed: int, epoch: int, index: np.ndarray

@@ -3,11 +3,80 @@
 nearfar pretrain cebra series:recording.csv --out runs/recording       also Parquet, an .npz with `x`; rows in the order of time
 """
 
-from nearfar.modalities.base import Modality, ViewFamily
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from nearfar.modalities.base import (
+    AbstractNetworks,
+    AbstractPresenter,
+    Choice,
+    Features,
+    MakeViews,
+    Modality,
+    ViewFamily,
+)
 from nearfar.modalities.series.data import SeriesReader, TimeSeries, TimeSeriesDescription, time_series
-from nearfar.modalities.series.networks import SeriesNetworks
-from nearfar.modalities.series.show import SeriesPresenter
 from nearfar.modalities.series.views import Neighbouring
+from nearfar.modalities.showing import heat, plain_views
+from nearfar.parts.encoders import InputSpec
+
+WIDTHS = {"conv1d": 128, "conv1d-small": 32}
+
+
+class Conv1d(nn.Module):
+    """Three convolutions over time, the last two with a shortcut, then the mean over the window: (n, window,
+    channels) -> (n, width)."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.dim = width
+        self.first = nn.Conv1d(channels, width, 3, padding=1)
+        self.later = nn.ModuleList(nn.Conv1d(width, width, 3, padding=1) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:  # (n, window, channels)
+        x = nn.functional.gelu(self.first(x.transpose(1, 2)))  # (n, width, window)
+        for layer in self.later:
+            x = x + nn.functional.gelu(layer(x))
+        return x.mean(dim=2)
+
+
+class SeriesNetworks(AbstractNetworks):
+    names = tuple(WIDTHS)
+    default = "conv1d"
+    smallest = "conv1d-small"
+
+    def inputs(self, network: str, choice: Choice, description: TimeSeriesDescription) -> InputSpec:
+        channels = len(description.mean)
+        return InputSpec(
+            lambda view: Conv1d(channels, WIDTHS[network]),
+            ((description.window, channels),) * choice["count"],
+            {"instances": description.instances},
+        )
+
+
+class SeriesPresenter(AbstractPresenter):
+    baseline_titles: ClassVar[Mapping[str, str]] = {"numbers": "the numbers of the window"}
+
+    def baselines(self, plain_view: MakeViews) -> dict[str, Features]:
+        return {
+            "numbers": lambda data: torch.cat(
+                [view.cpu().flatten(1) for view in plain_views(data, plain_view, 4096, 0)]
+            )
+        }
+
+    def pictures(self, loaded: np.ndarray, description: TimeSeriesDescription) -> list[Image.Image]:
+        rows = (loaded - np.array(description.mean)) / np.array(description.std)
+        start = description.offset
+        return [heat(window.T) for window in rows[:, start : start + description.window]]
+
+    def view_pictures(self, views: Any, view: Tensor, description: Any) -> list[Image.Image]:
+        return [heat(window.T) for window in view.detach().cpu().numpy()]
+
 
 TIME_SERIES = Modality(
     name="series",

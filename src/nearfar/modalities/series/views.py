@@ -10,6 +10,7 @@ from torch import Tensor
 from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
+from nearfar.modalities.base import PlainView
 from nearfar.modalities.series.data import TimeSeriesDescription, check_window
 
 
@@ -38,7 +39,7 @@ class Neighbouring(AbstractViewSettings):
         return CentredWindow(description, device)
 
 
-class CentredWindow:
+class CentredWindow(PlainView):
     """The window of each time, every channel at mean 0 and standard deviation 1: the view of evaluation."""
 
     def __init__(self, description: TimeSeriesDescription, device: torch.device) -> None:
@@ -47,9 +48,6 @@ class CentredWindow:
 
     def __repr__(self) -> str:
         return f"CentredWindow({self.window}, {self.offset}, {self.mean.tolist()}, {self.std.tolist()})"
-
-    def as_views(self, view: Tensor, count: int) -> tuple[Tensor, ...]:
-        return (view,) * count
 
     def __call__(self, loaded: np.ndarray, seed: int, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
         return (self._windows(loaded, np.full(len(loaded), self.offset)),)

@@ -13,6 +13,7 @@ from torch import Tensor
 from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
+from nearfar.modalities.base import PlainView
 from nearfar.modalities.sequences import Sequences
 from nearfar.modalities.sound.data import SoundDescription
 
@@ -73,11 +74,8 @@ class SoundWindows(AbstractViews):
 
 
 @dataclass(frozen=True)
-class WholeSound:
+class WholeSound(PlainView):
     """The view of evaluation: each recording from beginning to end."""
-
-    def as_views(self, view: Sound, count: int) -> tuple[Sound, ...]:
-        return (view,) * count
 
     def __call__(
         self,

@@ -1,11 +1,36 @@
 """Text: blocks of symbols, some of them hidden, seen by a transformer, compared with the frequencies of
 symbols."""
 
-from nearfar.modalities.base import Modality, ViewFamily
+from nearfar.modalities.base import AbstractNetworks, Choice, Modality, ViewFamily
 from nearfar.modalities.text.data import Reading, TextDescription, TextReader, Texts
-from nearfar.modalities.text.networks import TextNetworks
 from nearfar.modalities.text.show import TextPresenter
 from nearfar.modalities.text.views import Mask
+from nearfar.parts.encoders import InputSpec, TokenTransformer
+
+DIM, LAYERS, HEADS, DROPOUT = 128, 2, 4, 0.1  # of the network, unless the encoders bring their own
+
+
+class TextNetworks(AbstractNetworks):
+    names = ("transformer",)
+    default = "transformer"
+    smallest = "transformer"
+
+    def inputs(self, network: str, choice: Choice, description: TextDescription) -> InputSpec:
+        symbols, length = len(description.symbols), description.length
+        context = {
+            "instances": description.instances,
+            "symbols": symbols,
+            "length": length,
+            "share": choice["share"],
+        }
+        return InputSpec(
+            lambda view: TokenTransformer(
+                symbols, length, dim=DIM, layers=LAYERS, heads=HEADS, dropout=DROPOUT
+            ),
+            ((length,),) * choice["count"],
+            context,
+        )
+
 
 TEXT = Modality(
     name="text",

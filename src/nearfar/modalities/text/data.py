@@ -17,7 +17,7 @@ from jaxtyping import Int64
 from nearfar.errors import UserError
 from nearfar.modalities.base import AbstractReader, Arrays, Choice, Collection, Decoded, Description
 from nearfar.modalities.dataset import DataSet, Unusable
-from nearfar.modalities.labels import Labels
+from nearfar.modalities.labels import Labels, set_fields
 from nearfar.modalities.sequences import PADDING, SequenceStore
 
 UNKNOWN_SYMBOL = "�"  # the character that Unicode keeps for what cannot be shown
@@ -166,25 +166,15 @@ def _texts(
     vocabulary: tuple[str, ...],
     paths: Sequence[str],
     labelled: Labels,
+    unlabelled: str = "",
     **fields: Any,
 ) -> Texts:
-    labels, classes = labelled
-    if labels is not None and len(labels) != len(blocks):
-        raise UserError(
-            f"data {name!r}: {len(labels)} labels for {len(blocks)} blocks; expected one for each."
-        )
     digest = hashlib.sha256("\0".join(vocabulary).encode("utf-8", "surrogatepass"))
     for path, block in zip(paths, blocks, strict=True):
         digest.update(path.encode() + b"\0" + block.astype("<i8").tobytes())
-    digest.update(b"unlabelled" if labels is None else labels.astype("<i8").tobytes())
     return Texts(
-        name=name,
-        fingerprint=digest.hexdigest(),
-        labels=labels,
-        classes=classes,
-        paths=tuple(paths),
+        **set_fields(name, Texts.unit, labelled, paths, digest, unlabelled),
         store=SequenceStore(blocks.__getitem__),
-        rows=np.arange(len(blocks)),
         symbols=vocabulary,
         lengths=np.array([len(block) for block in blocks], dtype=np.int64),
         **fields,

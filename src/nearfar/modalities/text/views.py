@@ -16,6 +16,7 @@ from torch import Tensor
 from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
+from nearfar.modalities.base import PlainView
 from nearfar.modalities.sequences import Sequences
 from nearfar.modalities.text.data import TextDescription
 
@@ -91,12 +92,8 @@ class Masked(AbstractViews):
 
 
 @dataclass(frozen=True)
-class WholeText:
+class WholeText(PlainView):
     """The view of evaluation: each block without masks."""
-
-    def as_views(self, view: Symbols, count: int) -> tuple[Symbols, ...]:
-        """The block as read and as hidden: nothing is masked and every symbol is a target."""
-        return (view,) * count
 
     def __call__(
         self,

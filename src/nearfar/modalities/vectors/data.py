@@ -12,6 +12,7 @@ from torch import Tensor
 from nearfar.errors import UserError
 from nearfar.modalities.base import AbstractReader, Arrays, Collection, Decoded, StandardisedDescription
 from nearfar.modalities.dataset import DataSet, Unusable
+from nearfar.modalities.labels import set_fields
 
 
 @dataclass(frozen=True)
@@ -100,22 +101,11 @@ class VectorsReader(AbstractReader):
                 "features)."
             )
         rows = single_precision(array, name)
-        labels, classes = arrays.labelled
-        if labels is not None and len(labels) != len(rows):
-            raise UserError(f"data {name!r}: {len(rows)} rows but {len(labels)} labels; give one for each.")
         digest = hashlib.sha256(repr(rows.shape).encode() + np.ascontiguousarray(rows).tobytes())
-        digest.update(b"unlabelled" if labels is None else labels.astype("<i8").tobytes())
-        return Vectors(
-            name=name,
-            fingerprint=digest.hexdigest(),
-            labels=labels,
-            classes=classes,
-            paths=tuple(arrays.paths or (f"{name}#{row}" for row in range(len(rows)))),
-            store=ArrayRows(rows),
-            rows=np.arange(len(rows)),
-            width=rows.shape[1],
-            unlabelled="" if labels is not None else "the table has no column `label` and no array `labels`",
-        )
+        paths = arrays.paths or [f"{name}#{row}" for row in range(len(rows))]
+        without = "the table has no column `label` and no array `labels`"
+        common = set_fields(name, "rows", arrays.labelled, paths, digest, without)
+        return Vectors(**common, store=ArrayRows(rows), width=rows.shape[1])
 
     def describe(self, data: Vectors, size: int | None) -> VectorsDescription:
         mean, std = mean_and_std(data.load(np.arange(len(data))))

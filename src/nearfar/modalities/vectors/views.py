@@ -14,7 +14,7 @@ from torch import Tensor
 from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
-from nearfar.modalities.base import StandardisedDescription
+from nearfar.modalities.base import PlainView, StandardisedDescription
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Corrupt(AbstractViewSettings):
         return Standardised(description, device)
 
 
-class Standardised:
+class Standardised(PlainView):
     """Rows with every feature at mean 0 and standard deviation 1: the view of evaluation."""
 
     def __init__(self, description: StandardisedDescription, device: torch.device) -> None:
@@ -50,9 +50,6 @@ class Standardised:
 
     def __repr__(self) -> str:
         return f"Standardised({self.mean.tolist()}, {self.std.tolist()})"
-
-    def as_views(self, view: Tensor, count: int) -> tuple[Tensor, ...]:
-        return (view,) * count
 
     def __call__(self, loaded: np.ndarray, seed: int, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
         return (self._tensor((loaded - self.mean) / self.std),)

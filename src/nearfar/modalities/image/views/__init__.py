@@ -2,10 +2,9 @@
 torch elsewhere."""
 
 from nearfar.modalities.image.views.augment import PIPELINES, Augment, pipelines
-from nearfar.modalities.image.views.colour import LAB_CHANNELS, Colours
-from nearfar.modalities.image.views.operations import OPERATIONS, Operation
+from nearfar.modalities.image.views.operations import OPERATIONS
 from nearfar.modalities.image.views.parameters import Parameters, draw
-from nearfar.modalities.image.views.pipeline import PlainImages, Views, statistics
+from nearfar.modalities.image.views.pipeline import PlainImages, Views
 from nearfar.modalities.image.views.settings import (
     IMAGE_VIEWS,
     BYOLViews,
@@ -18,16 +17,13 @@ from nearfar.modalities.image.views.settings import (
 
 __all__ = [
     "IMAGE_VIEWS",
-    "LAB_CHANNELS",
     "OPERATIONS",
     "PIPELINES",
     "Augment",
     "BYOLViews",
     "CMCViews",
-    "Colours",
     "CropFlipViews",
     "InstDiscViews",
-    "Operation",
     "Parameters",
     "PipelineViews",
     "PlainImages",
@@ -35,5 +31,4 @@ __all__ = [
     "Views",
     "draw",
     "pipelines",
-    "statistics",
 ]

@@ -19,6 +19,7 @@ from nearfar.core.abstract import AbstractViews
 from nearfar.core.randomness import uniforms
 from nearfar.core.types import Pixels
 from nearfar.errors import UserError
+from nearfar.modalities.base import PlainView
 from nearfar.modalities.image.views import batched, kernel
 from nearfar.modalities.image.views.augment import NONE, Augment
 from nearfar.modalities.image.views.colour import LAB_CHANNELS, Colours, lab, rgb, split
@@ -203,7 +204,7 @@ class Views(AbstractViews):
         return self._renderer.unnormalise(view)
 
 
-class PlainImages:
+class PlainImages(PlainView):
     """The evaluation view: no randomness, the image's centre.
 
     The shorter side is resized to `size`, or to 256/224 of it where the image has that many pixels, and the
@@ -225,7 +226,6 @@ class PlainImages:
         return f"PlainImages({renderer.size}, {renderer.mean.tolist()}, {renderer.std.tolist()}, {renderer.colours!r})"
 
     def as_views(self, view: Image, count: int) -> tuple[Image, ...]:
-        """The plain view in the form of `count` training views: negatives are prefilled with it."""
         return (view,) * count if self._renderer.colours == "rgb" else split(view, max(count, 2))[:count]
 
     def __call__(

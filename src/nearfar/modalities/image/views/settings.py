@@ -3,7 +3,7 @@ changes to the pipeline."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -13,18 +13,8 @@ from nearfar.modalities.image.views.augment import PIPELINES, pipelines
 from nearfar.modalities.image.views.colour import LAB_CHANNELS, Colours
 from nearfar.modalities.image.views.pipeline import MARGIN, PlainImages, Views
 
-
-class Described(Protocol):
-    """The part of `ImageDescription` that views need."""
-
-    @property
-    def channels(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def mean(self) -> tuple[float, ...]: ...
-    @property
-    def std(self) -> tuple[float, ...]: ...
+if TYPE_CHECKING:
+    from nearfar.modalities.image.data import ImageDescription
 
 
 @dataclass(frozen=True)
@@ -63,17 +53,17 @@ class PipelineViews(AbstractViewSettings):
             "channels need networks of their own; use encoders=per-view views.count=2, or 3"
         )
 
-    def training(self, description: Described, device: torch.device) -> Views:
+    def training(self, description: "ImageDescription", device: torch.device) -> Views:
         first, second = pipelines(self.pipeline, description.size, self.changes)
         # beyond two, views are more draws of the second pipeline
         every = [first, *[second] * (self.count - 1)]
         statistics = (description.size, description.mean, description.std)
         return Views(every, *statistics, device, aligned=self.aligned, colours=self.colours)
 
-    def plain_view(self, description: Described, device: torch.device) -> PlainImages:
+    def plain_view(self, description: "ImageDescription", device: torch.device) -> PlainImages:
         return PlainImages(description.size, description.mean, description.std, device, self.colours)
 
-    def portable(self, description: Described) -> tuple[dict[str, Any], str]:
+    def portable(self, description: "ImageDescription") -> tuple[dict[str, Any], str]:
         # imports torchvision, which takes a second
         from nearfar.modalities.image.views.portable import source
 
