@@ -15,9 +15,10 @@ import pytest
 import torch
 
 from nearfar.bench import arms, measure
-from nearfar.bench.large import as_rank
-from nearfar.bench.measure import Block, ContestResult, bar_chart, table, time_contest, to_json
+from nearfar.bench.losses import as_rank
+from nearfar.bench.measure import ContestResult, bar_chart, table, time_contest, to_json
 from nearfar.bench.peers import Arm, Contest, PeerMissing
+from nearfar.bench.turns import Turn
 from nearfar.cli import main
 from nearfar.system.machine import PASSIVE_WAIT
 
@@ -86,8 +87,8 @@ def test_ratios_compare_medians() -> None:
         "t", "rows/s", 1, (Arm("ours", lambda: lambda: None, ours=True), Arm("theirs", lambda: lambda: None))
     )
     blocks = {
-        "ours": [Block(0.1, 0.2), Block(0.5, 0.2), Block(0.1, 0.3)],
-        "theirs": [Block(0.3, 0.1), Block(0.3, 0.1), Block(9.0, 0.1)],
+        "ours": [Turn(0.1, 0.2), Turn(0.5, 0.2), Turn(0.1, 0.3)],
+        "theirs": [Turn(0.3, 0.1), Turn(0.3, 0.1), Turn(9.0, 0.1)],
     }
     result = ContestResult(contest, blocks, ["third: peer is not installed"])
     ours, theirs = result.rows()

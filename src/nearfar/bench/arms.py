@@ -11,8 +11,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nearfar import losses
-from nearfar.bench.large import CHUNK, WORLD, by_two_ranks, our_cached_step, their_cached_step
-from nearfar.bench.losses import DIM, differentiated, ranking_step, scaled
+from nearfar.bench.losses import (
+    CHUNK,
+    DIM,
+    WORLD,
+    by_two_ranks,
+    differentiated,
+    our_cached_step,
+    ranking_step,
+    scaled,
+    their_cached_step,
+)
 from nearfar.bench.peers import Arm, Contest, Step, peer
 from nearfar.config.resolving import resolve
 from nearfar.core.layout import to_channels_last

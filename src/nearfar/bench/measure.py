@@ -16,17 +16,9 @@ import torch
 
 from nearfar.bench.arms import contests
 from nearfar.bench.peers import Contest, PeerMissing
-from nearfar.bench.turns import open_arm
+from nearfar.bench.turns import Turn, open_arm
 from nearfar.system.hardware import keep_freed_memory
 from nearfar.system.machine import cpu_name, version
-
-
-@dataclass(frozen=True)
-class Block:
-    """Seconds per item (image, row) in one block of steps."""
-
-    wall: float
-    cpu: float  # CPU time of all processes of the arm; hardly affected by other load
 
 
 @dataclass(frozen=True)
@@ -45,7 +37,7 @@ class ArmTiming:
 @dataclass
 class ContestResult:
     contest: Contest
-    blocks: dict[str, list[Block]] = field(default_factory=dict)
+    blocks: dict[str, list[Turn]] = field(default_factory=dict)  # seconds per item (image, row)
     absent: list[str] = field(default_factory=list)
 
     def rows(self) -> Iterator[ArmTiming]:
@@ -59,7 +51,7 @@ class ContestResult:
             )
 
 
-def _medians(blocks: list[Block]) -> tuple[float, float]:
+def _medians(blocks: list[Turn]) -> tuple[float, float]:
     return statistics.median(b.wall for b in blocks), statistics.median(b.cpu for b in blocks)
 
 
@@ -77,7 +69,7 @@ def time_contest(contest: Contest, blocks: int, seconds: float) -> ContestResult
             for name, take in turns.items():
                 spent = take(seconds)
                 if block:
-                    result.blocks[name].append(Block(spent.wall / contest.count, spent.cpu / contest.count))
+                    result.blocks[name].append(Turn(spent.wall / contest.count, spent.cpu / contest.count))
     return result
 
 

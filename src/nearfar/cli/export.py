@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     )
     print(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
     if args.push:
-        from nearfar.exported.push import push
+        from nearfar.exported.hub import push
 
         print(push(folder, args.push))
     return DONE

@@ -24,6 +24,7 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
 from nearfar.core.kernels import inner
+from nearfar.core.networks import backbone_of
 from nearfar.core.schedules import START, Progress
 from nearfar.core.scores import Candidates, Scores, at_least_float32
 from nearfar.core.types import (
@@ -238,6 +239,18 @@ class AbstractEncoders(AbstractPart, ABC):
     def attach_teacher(self, teacher: Callable[[Any], TeacherOutput] | None) -> None:
         """Sets the frozen network to learn from: a function of one view. The state does not include it."""
         raise UserError(f"{type(self).__name__} learns from no teacher")
+
+
+class AbstractOneNetwork(AbstractEncoders):
+    """Encoders around one `network`, whose backbone is kept after training."""
+
+    network: nn.Module
+
+    def backbone(self) -> nn.Module:
+        return backbone_of(self.network)
+
+    def view_networks(self) -> tuple[nn.Module, ...]:
+        return (self.network,)
 
 
 Embedding = Float[Tensor, "*row dim"]

@@ -15,16 +15,17 @@ from nearfar.core.abstract import (
     AbstractCritic,
     AbstractEncoders,
     AbstractNegatives,
+    AbstractOneNetwork,
     AbstractPart,
     AbstractPrior,
     AbstractSelection,
 )
-from nearfar.core.networks import backbone_of, embed_views
+from nearfar.core.networks import embed_views
 from nearfar.core.types import Batch, Encoded
 from nearfar.errors import UserError
 
 
-class SingleNetwork(nn.Module, AbstractEncoders):
+class SingleNetwork(nn.Module, AbstractOneNetwork):
     """A bare network as encoders: it embeds anchors and keys alike."""
 
     equation = "u = h(x), v = h(x'): one network"
@@ -36,12 +37,6 @@ class SingleNetwork(nn.Module, AbstractEncoders):
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         embedded = embed_views(self.network, batch.views, sorted({*anchors, *keys}))
         return Encoded({w: embedded[w] for w in anchors}, {w: embedded[w] for w in keys}, embeddings=embedded)
-
-    def backbone(self) -> nn.Module:
-        return backbone_of(self.network)
-
-    def view_networks(self) -> tuple[nn.Module, ...]:
-        return (self.network,)
 
 
 class Adapter(nn.Module):

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
 
 from nearfar.config.settings import MAX_EPOCHS
 from nearfar.core.optimisers import LARGEST_LR
@@ -182,25 +183,13 @@ def _train_and_score(
         return coco_figures(schedule_config.task, list(_detections(model, test, device)), test.scenes)
 
 
-@torch.no_grad()
-def _calibrate(model: nn.Module, fit: Scenes, device: torch.device) -> None:
+def _calibrate(model: Any, fit: Scenes, device: torch.device) -> None:
     """Sets the batch norm statistics of the backbone from these images.
 
     Their size differs from that of the pretraining images, and the untrained backbone has no statistics yet.
     """
-    stages: Any = model.backbone.stages  # type: ignore[union-attr]
-    norms = [part for part in stages.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # cumulative mean over batches
-        norm.train()
-    for scene in fit.scenes[:32]:
-        batch, _ = model.transform([_picture(scene).to(device)])  # type: ignore[operator]
-        stages(batch.tensors)
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-        norm.eval()
+    batches = (model.transform([_picture(scene).to(device)])[0].tensors for scene in fit.scenes[:32])
+    update_bn(batches, model.backbone.stages.eval())
 
 
 def _fit(

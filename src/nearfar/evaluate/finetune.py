@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.swa_utils import update_bn
 
 from nearfar.config.resolving import resolve
 from nearfar.core.layout import keep_contiguous
@@ -162,19 +162,11 @@ def _train(
         method.advance(outcome, progress)
 
 
-@torch.no_grad()
 def retake_statistics(encoder: nn.Module, subject: Subject, train: LabelledInstances) -> None:
     """Recomputes the statistics of batch norms on these data (Li et al. 2017). With those of other data, the
     classifier would start from features that no training step sees."""
-    norms = [part for part in encoder.modules() if isinstance(part, _BatchNorm)]
-    previous = [(part, part.momentum, part.training) for part in norms]
-    for part in norms:
-        part.reset_running_stats()
-        part.momentum, part.training = None, True  # None: the mean over all batches
-    for view in plain_views(train.instances, subject.plain_view, BATCH, workers=1):
-        encoder(view.to(subject.device))
-    for part, momentum, training in previous:
-        part.momentum, part.training = momentum, training
+    views = plain_views(train.instances, subject.plain_view, BATCH, workers=1)
+    update_bn(views, encoder, subject.device)
 
 
 def start_from_probe(encoders: Any, subject: Subject, train: LabelledInstances, seed: int) -> None:

@@ -143,3 +143,19 @@ def _build_network(config: dict[str, Any]) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         # the memory bank is not part of the encoder
         return backbone_of(fresh_method(settings, description))
+
+
+def push(folder: Path, name: str) -> str:
+    """Uploads the folder as a model repository, creating it if needed, and returns its address."""
+    errors = need("huggingface_hub.errors")
+    try:
+        _hub.create_repo(name, exist_ok=True)
+        return str(
+            _hub.upload_folder(repo_id=name, folder_path=folder, commit_message="Encoder exported by nearfar")
+        )
+    # no connection, an invalid name, an error response
+    except (OSError, ValueError, errors.HTTPError) as problem:
+        raise UserError(
+            f"--push {name} failed ({str(problem).splitlines()[0]}); the folder {folder} is complete, so "
+            "upload it later"
+        ) from None

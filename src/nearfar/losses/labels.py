@@ -19,6 +19,7 @@ from nearfar.errors import UserError
 from nearfar.losses.scoring import (
     by_tiles,
     check_embeddings,
+    described,
     negatives,
     positive_number,
     summed_logsumexp,
@@ -83,54 +84,38 @@ class LabelLoss(nn.Module):
         ref_labels: Int[Tensor, "m"] | None = None,
     ) -> Float[Tensor, ""]:
         with torch.autocast(embeddings.device.type, enabled=False):
-            value = self.loss(
-                _labelled_batch(
-                    embeddings, labels, ref_emb, ref_labels, self.normalize, self.gather_distributed
-                )
-            )
+            value = self.loss(self._labelled_batch(embeddings, labels, ref_emb, ref_labels))
             # a batch without a single term has the loss 0, with a gradient
             return value if value.requires_grad else value + 0.0 * embeddings.sum()
 
     @abstractmethod
     def loss(self, batch: LabelledBatch) -> Float[Tensor, ""]: ...
 
-
-def _labelled_batch(
-    rows: Tensor,
-    labels: Tensor,
-    ref_emb: Tensor | None,
-    ref_labels: Tensor | None,
-    normalize: bool,
-    gather: bool,
-) -> LabelledBatch:
-    if (ref_emb is None) != (ref_labels is None):
-        raise UserError("ref_emb and ref_labels belong together; give both or neither")
-    tensors = {"embeddings": rows} | ({} if ref_emb is None else {"ref_emb": ref_emb})
-    ready = [unit(tensor) if normalize else tensor for tensor in check_embeddings(**tensors)]
-    counts = [_check_labels("labels", labels, rows)]
-    if ref_emb is not None and ref_labels is not None:
-        counts.append(_check_labels("ref_labels", ref_labels, ref_emb))
-    layouts = [gather_layout(len(tensor), tensor.device, gather) for tensor in ready]
-    ready = [layout.all_gather(tensor) for layout, tensor in zip(layouts, ready, strict=True)]
-    counts = [layout.all_gather(tensor) for layout, tensor in zip(layouts, counts, strict=True)]
-    classes, numbered = torch.cat(counts).unique(return_inverse=True)
-    codes = numbered.split([len(tensor) for tensor in counts])
-    single_set = len(ready) == 1
-    place = torch.arange(len(ready[0]), device=rows.device)
-    itself = place if single_set else torch.full_like(place, NO_KEY)
-    return LabelledBatch(ready[0], codes[0], itself, ready[-1], codes[-1], len(classes))
+    def _labelled_batch(
+        self, rows: Tensor, labels: Tensor, ref_emb: Tensor | None, ref_labels: Tensor | None
+    ) -> LabelledBatch:
+        if (ref_emb is None) != (ref_labels is None):
+            raise UserError("ref_emb and ref_labels belong together; give both or neither")
+        tensors = {"embeddings": rows} | ({} if ref_emb is None else {"ref_emb": ref_emb})
+        ready = [unit(tensor) if self.normalize else tensor for tensor in check_embeddings(**tensors)]
+        counts = [_check_labels("labels", labels, rows)]
+        if ref_emb is not None and ref_labels is not None:
+            counts.append(_check_labels("ref_labels", ref_labels, ref_emb))
+        layouts = [gather_layout(len(tensor), tensor.device, self.gather_distributed) for tensor in ready]
+        ready = [layout.all_gather(tensor) for layout, tensor in zip(layouts, ready, strict=True)]
+        counts = [layout.all_gather(tensor) for layout, tensor in zip(layouts, counts, strict=True)]
+        classes, numbered = torch.cat(counts).unique(return_inverse=True)
+        codes = numbered.split([len(tensor) for tensor in counts])
+        place = torch.arange(len(ready[0]), device=rows.device)
+        itself = place if len(ready) == 1 else torch.full_like(place, NO_KEY)
+        return LabelledBatch(ready[0], codes[0], itself, ready[-1], codes[-1], len(classes))
 
 
 def _check_labels(name: str, labels: Tensor, rows: Tensor) -> Int[Tensor, "n"]:
     is_integer = isinstance(labels, Tensor) and not (labels.is_floating_point() or labels.is_complex())
     if not is_integer or labels.shape != rows.shape[:1]:
-        description = (
-            f"{labels.dtype} of shape {tuple(labels.shape)}"
-            if isinstance(labels, Tensor)
-            else type(labels).__name__
-        )
         raise UserError(
-            f"{name} was {description}; expected {len(rows)} whole numbers, one for each embedding"
+            f"{name} was {described(labels)}; expected {len(rows)} whole numbers, one for each embedding"
         )
     return labels.to(device=rows.device, dtype=torch.int64)
 

@@ -9,12 +9,14 @@ from torch import Tensor, nn
 
 from nearfar.core.kernels import SoftplusSum, SymmetricLogSumExp, TwoWayLogSumExp
 from nearfar.core.scores import MAX_SCORES_CPU, UNKNOWN, tile_size
-from nearfar.core.strategy import Rows
+from nearfar.core.strategy import Rows as Layout
 from nearfar.distributed.gather import gather_layout
 from nearfar.errors import UserError
 from nearfar.losses.scoring import check_paired, negatives, positive_number, summed_logsumexp, unit
 from nearfar.parts.bounds.infonce import log_share
 
+Rows = Float[Tensor, "n dim"]
+Scale = float | Tensor
 SPREAD = 40.0  # scores are within this of 0: e^-80 is the smallest power, which float32 has
 
 
@@ -39,7 +41,7 @@ class NTXentLoss(nn.Module):
         self.temperature = positive_number("temperature", temperature)
         self.gather_distributed = gather_distributed
 
-    def forward(self, z0: Float[Tensor, "n dim"], z1: Float[Tensor, "n dim"]) -> Float[Tensor, ""]:
+    def forward(self, z0: Rows, z1: Rows) -> Float[Tensor, ""]:
         with torch.autocast(z0.device.type, enabled=False):
             z0, z1 = map(unit, check_paired(z0=z0, z1=z1))
             rows = gather_layout(len(z0), z0.device, self.gather_distributed)
@@ -72,10 +74,10 @@ class FeaturesLoss(nn.Module):
 
     def forward(
         self,
-        image_features: Float[Tensor, "n dim"],
-        text_features: Float[Tensor, "n dim"],
-        logit_scale: float | Tensor,
-        logit_bias: float | Tensor | None = None,
+        image_features: Rows,
+        text_features: Rows,
+        logit_scale: Scale,
+        logit_bias: Scale | None = None,
         output_dict: bool = False,
     ) -> Tensor | dict[str, Tensor]:
         with torch.autocast(image_features.device.type, enabled=False):
@@ -85,14 +87,7 @@ class FeaturesLoss(nn.Module):
         return {"contrastive_loss": loss} if output_dict else loss
 
     @abstractmethod
-    def loss(
-        self,
-        images: Float[Tensor, "n dim"],
-        texts: Float[Tensor, "n dim"],
-        logit_scale: float | Tensor,
-        logit_bias: float | Tensor | None,
-        rows: Rows,
-    ) -> Float[Tensor, ""]: ...
+    def loss(self, images: Rows, texts: Rows, scale: Scale, bias: Scale | None, layout: Layout) -> Tensor: ...
 
 
 class ClipLoss(FeaturesLoss):
@@ -103,29 +98,19 @@ class ClipLoss(FeaturesLoss):
     `gather_distributed`.
     """
 
-    def loss(
-        self,
-        images: Tensor,
-        texts: Tensor,
-        logit_scale: float | Tensor,
-        logit_bias: float | Tensor | None,
-        rows: Rows,
-    ) -> Float[Tensor, ""]:
-        scaled = logit_scale * images
-        if len(rows.sizes) == 1:  # the scores of one direction are those of the other
+    def loss(self, images: Rows, texts: Rows, scale: Scale, bias: Scale | None, layout: Layout) -> Tensor:
+        scaled = scale * images
+        positive = (scaled * texts).sum(dim=1)
+        if len(layout.sizes) == 1:  # the scores of one direction are those of the other
             image_to_text, text_to_image = TwoWayLogSumExp(tile_size(scaled, texts))(scaled, texts)
-            loss = rows.mean((image_to_text + text_to_image) / 2 - (scaled * texts).sum(dim=1))
+            loss = layout.mean((image_to_text + text_to_image) / 2 - positive)
         else:
-            image_to_text = summed_logsumexp(scaled, rows.all_gather(texts))
-            text_to_image = summed_logsumexp(logit_scale * texts, rows.all_gather(images))
-            loss = rows.mean_weight * (image_to_text + text_to_image) / 2 - rows.mean(
-                (scaled * texts).sum(dim=1)
-            )
-        if logit_bias is not None:
-            # the same number added to every score leaves a softmax as it is; a learnt one still gets its
-            # gradient, zero, without which DDP would wait for it
-            loss = loss + 0.0 * logit_bias
-        return loss
+            image_to_text = summed_logsumexp(scaled, layout.all_gather(texts))
+            text_to_image = summed_logsumexp(scale * texts, layout.all_gather(images))
+            loss = layout.mean_weight * (image_to_text + text_to_image) / 2 - layout.mean(positive)
+        # the same number added to every score leaves a softmax as it is; a learnt one still gets its
+        # gradient, zero, without which DDP would wait for it
+        return loss if bias is None else loss + 0.0 * bias
 
 
 class SigLipLoss(FeaturesLoss):
@@ -135,22 +120,14 @@ class SigLipLoss(FeaturesLoss):
     As `open_clip.loss.SigLipLoss`; its `rank`, `world_size` and `dist_impl` are `gather_distributed`.
     """
 
-    def loss(
-        self,
-        images: Tensor,
-        texts: Tensor,
-        logit_scale: float | Tensor,
-        logit_bias: float | Tensor | None,
-        rows: Rows,
-    ) -> Float[Tensor, ""]:
-        anchors = logit_scale * images
-        bias = torch.as_tensor(0.0 if logit_bias is None else logit_bias, device=images.device)
-        bias = bias.to(images.dtype)
-        gathered = rows.all_gather(texts)
+    def loss(self, images: Rows, texts: Rows, scale: Scale, bias: Scale | None, layout: Layout) -> Tensor:
+        anchors = scale * images
+        offset = torch.as_tensor(0.0 if bias is None else bias, device=images.device).to(images.dtype)
+        gathered = layout.all_gather(texts)
         # -log s(-x) = log(1 + e^x), and less x it is -log s(x): a positive is a negative less its score
-        negative_losses = SoftplusSum(tile_size(anchors, gathered))(anchors, gathered, bias)[0]
-        positive = (anchors * texts).sum(dim=1) + bias
-        return rows.mean(negative_losses - positive)
+        negative_losses = SoftplusSum(tile_size(anchors, gathered))(anchors, gathered, offset)[0]
+        positive = (anchors * texts).sum(dim=1) + offset
+        return layout.mean(negative_losses - positive)
 
 
 DIRECTIONS = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
@@ -198,9 +175,7 @@ class MultipleNegativesRankingLoss(nn.Module):
                 "positive; use joint"
             )
 
-    def forward(
-        self, queries: Float[Tensor, "n dim"], documents: Float[Tensor, "n dim"], *hard_negatives: Tensor
-    ) -> Float[Tensor, ""]:
+    def forward(self, queries: Rows, documents: Rows, *hard_negatives: Tensor) -> Float[Tensor, ""]:
         with torch.autocast(queries.device.type, enabled=False):
             hard_columns = {f"hard_negatives[{i}]": column for i, column in enumerate(hard_negatives)}
             queries, *columns = check_paired(queries=queries, documents=documents, **hard_columns)
@@ -215,8 +190,8 @@ class MultipleNegativesRankingLoss(nn.Module):
             return rows.mean(log_sums.logsumexp(dim=0) - positive)
 
     def _sides(
-        self, direction: str, queries: Tensor, columns: Sequence[Tensor], rows: Rows
-    ) -> tuple[Float[Tensor, "n dim"], Float[Tensor, "key dim"]]:
+        self, direction: str, queries: Tensor, columns: Sequence[Tensor], rows: Layout
+    ) -> tuple[Rows, Float[Tensor, "key dim"]]:
         """Own queries or documents, scaled, and everybody's documents or queries."""
         source, target = direction.split("_to_")
         anchors = queries if source == "query" else columns[0]
@@ -224,7 +199,7 @@ class MultipleNegativesRankingLoss(nn.Module):
         return self.scale * anchors, torch.cat([rows.all_gather(column) for column in sets])
 
     def _log_sum(
-        self, direction: str, queries: Tensor, columns: Sequence[Tensor], rows: Rows
+        self, direction: str, queries: Tensor, columns: Sequence[Tensor], rows: Layout
     ) -> Float[Tensor, "n"]:
         """log of the sum of e^f between them."""
         anchors, keys = self._sides(direction, queries, columns, rows)

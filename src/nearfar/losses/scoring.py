@@ -21,12 +21,9 @@ def check_embeddings(**named: Tensor) -> list[Float[Tensor, "row dim"]]:
     width = None
     for name, tensor in named.items():
         if not isinstance(tensor, Tensor) or tensor.ndim != 2 or not tensor.is_floating_point():
-            description = (
-                f"{tensor.dtype} of shape {tuple(tensor.shape)}"
-                if isinstance(tensor, Tensor)
-                else type(tensor).__name__
+            raise UserError(
+                f"{name} was {described(tensor)}; expected floating-point embeddings of shape (n, dim)"
             )
-            raise UserError(f"{name} was {description}; expected floating-point embeddings of shape (n, dim)")
         if len(tensor) == 0:
             raise UserError(f"{name} has no rows; a loss needs at least one")
         width = width or tensor.shape[1]
@@ -34,6 +31,13 @@ def check_embeddings(**named: Tensor) -> list[Float[Tensor, "row dim"]]:
             raise UserError(f"{name} has {tensor.shape[1]} dimensions and {next(iter(named))} has {width}")
     double = any(tensor.dtype == torch.float64 for tensor in named.values())
     return [tensor.to(torch.float64 if double else torch.float32) for tensor in named.values()]
+
+
+def described(value: object) -> str:
+    """A tensor by its type and shape, anything else by its class."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype} of shape {tuple(value.shape)}"
+    return type(value).__name__
 
 
 def check_paired(**named: Tensor) -> list[Float[Tensor, "row dim"]]:

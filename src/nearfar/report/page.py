@@ -145,7 +145,7 @@ def _comparison(runs: Sequence[RunFacts], names: Iterable[str]) -> dict[str, Any
     return {
         "runs": runs,
         "titles": titles,
-        "series": SERIES,
+        "colour_count": SERIES,
         "protocol_names": PROTOCOLS,
         "tables": tables_of(runs),
         "compared": compared(runs, names),

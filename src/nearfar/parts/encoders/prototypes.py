@@ -15,14 +15,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from nearfar.core.abstract import AbstractEncoders
-from nearfar.core.networks import backbone_of, embed_views
+from nearfar.core.abstract import AbstractOneNetwork
+from nearfar.core.networks import embed_views
 from nearfar.core.types import Batch, Encoded, Pair
 from nearfar.errors import UserError
 from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network, network_or_plan
 
 
-class Prototypes(nn.Module, AbstractEncoders):
+class Prototypes(nn.Module, AbstractOneNetwork):
     """Anchors from the network, keys from a learnt vector for each class; `bias` adds a number for each."""
 
     equation = "u = h(x), v+ = w_c for the label c of x, w a learnt vector for each class"
@@ -57,9 +57,6 @@ class Prototypes(nn.Module, AbstractEncoders):
         network = head.network(inputs)
         return cls(network, **settings, dim=int(network.dim or head.dim), classes=classes)
 
-    def view_networks(self) -> tuple[nn.Module, ...]:
-        return (self.network,)
-
     @property
     def vocabulary_size(self) -> int:
         return self.table.out_features
@@ -77,9 +74,6 @@ class Prototypes(nn.Module, AbstractEncoders):
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         """Every view with the label, which is the key after the last view."""
         return tuple(Pair(view, views, 1 / views, identity_is_key=True) for view in range(views))
-
-    def backbone(self) -> nn.Module:
-        return backbone_of(self.network)
 
     def rows(self) -> Float[Tensor, "class width"]:
         """The vectors of all classes; with a bias, it stands behind them."""

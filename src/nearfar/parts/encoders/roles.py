@@ -18,8 +18,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from nearfar.core.abstract import AbstractEncoders
-from nearfar.core.networks import backbone_of, embed_views
+from nearfar.core.abstract import AbstractOneNetwork
+from nearfar.core.networks import embed_views
 from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.core.types import Batch, Encoded
 from nearfar.errors import UserError
@@ -34,7 +34,7 @@ def predicted(predictor: nn.Module | None, embedded: dict[int, Tensor]) -> dict[
     )
 
 
-class Shared(nn.Module, AbstractEncoders):
+class Shared(nn.Module, AbstractOneNetwork):
     """One network for both. `predictor` follows it on the anchor's side only; `stop_gradient` lets no
     gradient through the keys."""
 
@@ -56,12 +56,6 @@ class Shared(nn.Module, AbstractEncoders):
     def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:
         return cls(head.network(inputs), **settings, predictor=head.make_predictor())
 
-    def backbone(self) -> nn.Module:
-        return backbone_of(self.network)
-
-    def view_networks(self) -> tuple[nn.Module, ...]:
-        return (self.network,)
-
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         embedded = embed_views(self.network, batch.views, sorted({*anchors, *keys}))
         anchor_embeddings = predicted(self.predictor, {w: embedded[w] for w in anchors})
@@ -69,7 +63,7 @@ class Shared(nn.Module, AbstractEncoders):
         return Encoded(anchor_embeddings, key_embeddings, embeddings=embedded)
 
 
-class Momentum(nn.Module, AbstractEncoders):
+class Momentum(nn.Module, AbstractOneNetwork):
     """Keys come from a slow copy: theta' <- m theta' + (1 - m) theta after each step (Liu 2022, sec. 3.2.2).
 
     No gradient reaches the copy. Its batch norms run on batch statistics, as the network's own do.
@@ -95,12 +89,6 @@ class Momentum(nn.Module, AbstractEncoders):
     @classmethod
     def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:
         return cls(head.network(inputs), **settings, predictor=head.make_predictor())
-
-    def backbone(self) -> nn.Module:
-        return backbone_of(self.network)
-
-    def view_networks(self) -> tuple[nn.Module, ...]:
-        return (self.network,)
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         embedded = embed_views(self.network, batch.views, sorted({*anchors}))
