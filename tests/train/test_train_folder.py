@@ -202,6 +202,4 @@ def test_a_page_is_made_from_any_json_in_a_run(run: Run, tmp_path: Path) -> None
         _held_out(stored_metrics)
         list(_events(stored_metrics))
         list(_scores(results_of(results)))
-        list(
-            _summary(forged_run, run.settings.as_plain(), _environment(forged_run), stored_metrics)
-        )
+        list(_summary(forged_run, run.settings.as_plain(), _environment(forged_run), stored_metrics))
