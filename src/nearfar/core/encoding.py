@@ -109,7 +109,7 @@ def encode_shuffled(
     al. 2020, sec. 3.3), so that batch statistics do not reveal the positive. For encoders whose keys have
     their own network and no gradient."""
     local = encoders.encode(batch, anchors, ())
-    rows = strategy.rows(len(batch.index), batch.index.device)
+    rows = strategy.rows(len(batch.index), batch.total)
     order = torch.from_numpy(np.random.default_rng([seed % 2**64, rows.total]).permutation(rows.total))
     inverse = torch.argsort(order)[rows.part].to(batch.index.device)
     assigned = order[rows.part].to(batch.index.device)
@@ -195,10 +195,11 @@ def gather_keys(
     index: Int[Tensor, "instance"],
     strategy: Strategy = SINGLE,
     groups: Mapping[str, Int[Tensor, "instance"]] = MappingProxyType({}),
+    total: int | None = None,
 ) -> GatheredKeys:
-    """Gathers keys (with gradient), identities and groups, once per step."""
-    instances = strategy.rows(len(index), index.device)
-    by_key = {key: strategy.rows(len(rows), rows.device) for key, rows in encoded.index.items()}
+    """Gathers keys (with gradient), identities and groups, once per step. `total`: see `Batch`."""
+    instances = strategy.rows(len(index), total)
+    by_key = {key: strategy.rows(len(rows)) for key, rows in encoded.index.items()}
     keys = {key: by_key.get(key, instances).all_gather(rows) for key, rows in encoded.keys.items()}
     identities = {key: by_key[key].all_gather(rows) for key, rows in encoded.index.items()}
     groups_by_key = {

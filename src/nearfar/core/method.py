@@ -130,7 +130,9 @@ class Method(nn.Module):
         with torch.autocast(batch.index.device.type, enabled=False):
             prior = self._prior(raw, progress)
             encoded = self._prepare(raw)
-            gathered = gather_keys(encoded, batch.index, self.encoding.strategy, self._batch_groups(batch))
+            gathered = gather_keys(
+                encoded, batch.index, self.encoding.strategy, self._batch_groups(batch), batch.total
+            )
             scores = [self._select(encoded, batch.index, pair, progress, gathered) for pair in pairs]
             values = [self.bound(pair_scores, progress) for pair_scores in scores]
             observed = self._observe(scores)
@@ -294,7 +296,7 @@ class Method(nn.Module):
         """Shows instances to a source that wants to know them before the first step; no network moves."""
         keys = sorted({p.key for p in self.pairs(batch)})
         encoded, _ = self.encode(batch, anchors=(), keys=keys)
-        gathered = gather_keys(encoded, batch.index, self.encoding.strategy)
+        gathered = gather_keys(encoded, batch.index, self.encoding.strategy, total=batch.total)
         self._remember(_detach(encoded, gathered), gathered.index, progress)
 
     def _remember(self, encoded: Encoded, index: Tensor, progress: Progress) -> None:
@@ -328,8 +330,7 @@ class Method(nn.Module):
         rows = self.negatives.instance_rows()
         embedding = embed_all() if rows is None else rows.transpose(0, 1).flatten(1)
         for part in due:
-            if self.encoding.strategy.is_first:
-                part.refresh(embedding)
+            self.encoding.strategy.on_first(partial(part.refresh, embedding))
             self.encoding.strategy.broadcast_buffers(part)
         return True
 

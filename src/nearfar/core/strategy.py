@@ -79,13 +79,14 @@ class Strategy:
 
     # ------------------------------------------------------------------------------------ exchange of values
 
-    def rows(self, count: int, device: torch.device) -> Rows:
-        """The layout of a tensor of which this rank has `count` rows."""
+    def rows(self, count: int, total: int | None = None) -> Rows:
+        """The layout of a tensor of which this rank has `count` rows. `total`: the number of rows of all
+        ranks, where each has its `share`; None: ranks exchange their counts."""
         return Rows((count,))
 
     def all_gather(self, rows: Tensor) -> Tensor:
         """The rows of all ranks in rank order, with gradient. Ranks may have different numbers of rows."""
-        return self.rows(len(rows), rows.device).all_gather(rows)
+        return self.rows(len(rows)).all_gather(rows)
 
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Replaces each tensor by its mean over ranks."""
@@ -107,13 +108,25 @@ class Strategy:
         """The values of all ranks in rank order, which must be plain JSON."""
         return [value]
 
+    def keep_alive(self) -> AbstractContextManager[None]:
+        """Inside, rank 0 may work as long as it takes while the others wait in `broadcast_json`, which ends
+        it."""
+        return nullcontext()
+
     def on_first(self, function: Callable[[], Any]) -> Any:
         """Calls `function` on rank 0 only and returns its result, plain JSON, on all ranks."""
-        return self.broadcast_json(function() if self.is_first else None)
+        with self.keep_alive():
+            result = function() if self.is_first else None
+        return self.broadcast_json(result)
+
+    def first_reasons(self, reasons: Sequence[str | None]) -> list[str | None]:
+        """For each question the reason of the first rank that has one, on all ranks at once; None if none
+        has."""
+        return list(reasons)
 
     def first_reason(self, reason: str | None) -> str | None:
-        """The reason of the first rank that has one, on all ranks at once; None if none has."""
-        return reason
+        """`first_reasons` of a single question."""
+        return self.first_reasons([reason])[0]
 
     def barrier(self) -> None:
         """Waits until all ranks are here."""

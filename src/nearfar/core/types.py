@@ -37,24 +37,31 @@ class Pixels:
 @dataclass(frozen=True)
 class Batch:
     """Views of the same instances: row i of every view, label and group is instance `index[i]`. Groups are by
-    the name of their column."""
+    the name of their column. `total`: the number of instances on all ranks, where each rank has its
+    `Strategy.share` of them; None: not known, so ranks exchange their numbers."""
 
     views: tuple[Any, ...]  # each a tensor (instance, …), or a tree of such: tuples, lists and mappings
     index: Int64[Tensor, "instance"]
     labels: Int64[Tensor, "instance"] | None = None
     groups: Mapping[str, Int64[Tensor, "instance"]] = field(default_factory=dict)
+    total: int | None = None
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Batch":
         """The batch on a device; `dtype` is that of its floating-point tensors."""
-        return self._map(
-            lambda tensor: tensor.to(device, dtype if tensor.is_floating_point() else None, non_blocking=True)
-        )
+
+        def move(tensor: Tensor) -> Tensor:
+            # a copy from memory that is not pinned waits anyway, or reads memory that has changed since
+            kind = dtype if tensor.is_floating_point() else None
+            return tensor.to(device, kind, non_blocking=tensor.is_pinned())
+
+        return replace(self.map(move), total=self.total)
 
     def rows(self, part: slice | Int[Tensor, "row"]) -> "Batch":
         """Some of the instances."""
-        return self._map(lambda tensor: tensor[part])
+        return self.map(lambda tensor: tensor[part])
 
-    def _map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """The batch with every tensor changed."""
         labels = None if self.labels is None else change(self.labels)
         groups = {name: change(numbers) for name, numbers in self.groups.items()}
         return Batch(tree_map(change, self.views), change(self.index), labels, groups)

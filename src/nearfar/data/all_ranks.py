@@ -32,13 +32,6 @@ def open_on_all_ranks(
     return data
 
 
-def sync_unusable(data: DataSet, strategy: Strategy) -> None:
-    """Stops all ranks alike where the rows that they found unusable are too many; called by all ranks at the
-    same step."""
-    if data.reader is not None and strategy.is_distributed:
-        data.reader.sync(strategy)
-
-
 def _open_first(located: Located, limits: Limits, options: Mapping[str, Any], strategy: Strategy) -> DataSet:
     events: list[str] = []
 
@@ -52,7 +45,8 @@ def _open_first(located: Located, limits: Limits, options: Mapping[str, Any], st
         return strategy
 
     try:
-        data = located.open(replace(limits, join=join), **options)
+        with strategy.keep_alive():
+            data = located.open(replace(limits, join=join), **options)
     except UserError as problem:
         if not events:
             strategy.broadcast_json({"problem": str(problem)})

@@ -215,12 +215,14 @@ class LazyReader:
         reasons = self.bad if bad is None else bad
         return tuple((self.path(number), reason) for number, reason in sorted(reasons.items()))
 
+    def has_news(self) -> bool:
+        """Whether this rank found unusable instances that other ranks do not know."""
+        return bool(self._unshared)
+
     def sync(self, strategy: Strategy) -> None:
         """All ranks learn which instances each found unusable, rank 0 lists them, and all judge the same."""
         with self._lock:
             news, self._unshared = self._unshared, {}
-        if strategy.first_reason("news" if news else None) is None:
-            return
         for reasons in strategy.all_gather_json(news):
             for number, reason in reasons.items():
                 self.note(int(number), reason)

@@ -6,13 +6,15 @@ neither the number of workers nor the number of ranks changes what is seen: a ra
 global batch, so that together they see every row of the epoch's order once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from nearfar.core.abstract import AbstractViews
 from nearfar.core.types import Batch
@@ -24,7 +26,11 @@ from nearfar.system.prefetch import prefetch
 
 class Stream:
     """Batches of views for training. `batch_size` is global; each of `world` ranks gets its contiguous
-    part."""
+    part.
+
+    For a CUDA `device`, batches are made and copied there by the background threads on a stream of their own,
+    from pinned memory, while the device trains on its default stream.
+    """
 
     def __init__(
         self,
@@ -36,6 +42,7 @@ class Stream:
         workers: int = 2,
         rank: int = 0,
         world: int = 1,
+        device: torch.device | None = None,
     ) -> None:
         if len(data) < 2:
             raise UserError(f"data {data.name!r}: training needs at least 2 {data.unit}; found {len(data)}.")
@@ -54,6 +61,8 @@ class Stream:
         self._data, self._views, self._seed = data, views, seed
         serial = isinstance(views, AbstractViews) and not views.thread_safe
         self._batch_size, self._workers = batch_size, 0 if serial else workers
+        is_cuda = device is not None and device.type == "cuda"
+        self._side_stream = torch.cuda.Stream(device) if is_cuda else None
         self._part = slice(rank * batch_size // world, (rank + 1) * batch_size // world)
         self._order = lru_cache(maxsize=2)(lambda epoch: data.order(seed, epoch))
 
@@ -68,9 +77,33 @@ class Stream:
         rows = self._order(epoch)[place * self._batch_size : (place + 1) * self._batch_size]
         return epoch, rows[self._part].astype(np.int64)
 
-    def batches(self, first: int, last: int) -> Iterator[Batch]:
+    def batches(self, first: int, last: int) -> Generator[Batch]:
         """The batches of global steps first, …, last - 1, in order, made ahead by background threads."""
-        return prefetch(self._batch, range(first, last), self._workers)
+        if self._side_stream is None:
+            return prefetch(self._batch, range(first, last), self._workers)
+        return self._received(prefetch(self._device_batch, range(first, last), self._workers))
+
+    def _device_batch(self, step: int) -> tuple[Batch, torch.cuda.Event]:
+        """A batch on the device, and the event after which it is complete."""
+        assert self._side_stream is not None
+        with torch.cuda.stream(self._side_stream):
+            batch = self._batch(step).map(_pinned).to(self._side_stream.device)
+            return batch, self._side_stream.record_event()
+
+    @staticmethod
+    def _received(batches: Generator[tuple[Batch, torch.cuda.Event]]) -> Generator[Batch]:
+        """Batches for the current stream, which waits for each; their memory is not reused before it is done
+        with them."""
+        try:
+            for batch, complete in batches:
+                current = torch.cuda.current_stream(batch.index.device)
+                current.wait_event(complete)
+                for tensor in tree_leaves((batch.views, batch.index, batch.labels, dict(batch.groups))):
+                    if tensor is not None:
+                        tensor.record_stream(current)
+                yield batch
+        finally:
+            batches.close()
 
     def sample(self, count: int) -> Batch:
         """Some instances as training shows them."""
@@ -78,7 +111,12 @@ class Stream:
 
     def _batch(self, step: int) -> Batch:
         epoch, rows = self.index(step)
-        return _make_batch(self._data, self._views, self._seed, epoch, rows)
+        batch = _make_batch(self._data, self._views, self._seed, epoch, rows)
+        return replace(batch, total=self._batch_size)
+
+
+def _pinned(tensor: Tensor) -> Tensor:
+    return tensor.pin_memory() if tensor.device.type == "cpu" else tensor
 
 
 def plain_batches(data: DataSet, views: MakeViews, batch_size: int, *, workers: int = 2) -> Iterator[Batch]:

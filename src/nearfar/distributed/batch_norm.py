@@ -20,21 +20,27 @@ from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 
-def synchronised_batch_norm() -> AbstractContextManager[None]:
-    """Inside, batch statistics are those of all ranks."""
-    return _SynchronisedMode()
+def synchronised_batch_norm(cpu_group: dist.ProcessGroup | None = None) -> AbstractContextManager[None]:
+    """Inside, batch statistics are those of all ranks. `cpu_group` exchanges CPU tensors (None: the default
+    group)."""
+    return _SynchronisedMode(cpu_group)
 
 
 class _SynchronisedMode(TorchFunctionMode):
+    def __init__(self, cpu_group: dist.ProcessGroup | None) -> None:
+        super().__init__()
+        self._cpu_group = cpu_group
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         if func is F.batch_norm:
-            return _batch_norm(*args, **(kwargs or {}))
+            return _batch_norm(self._cpu_group, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
 def _batch_norm(
+    cpu_group: dist.ProcessGroup | None,
     x: Float[Tensor, "row channel ..."],
     running_mean: Tensor | None,
     running_var: Tensor | None,
@@ -46,20 +52,24 @@ def _batch_norm(
 ) -> Tensor:
     if not training:
         return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
-    mean, variance, count = _moments(x.detach())
+    group = cpu_group if x.device.type == "cpu" else None
+    mean, variance, count = _moments(x.detach(), group)
     if running_mean is not None and running_var is not None:
         with torch.no_grad():
-            unbiased = variance * (count / max(count - 1, 1))
+            unbiased = variance * (count / (count - 1).clamp_min(1))
             running_mean.lerp_(mean.to(running_mean.dtype), momentum)
             running_var.lerp_(unbiased.to(running_var.dtype), momentum)
     weight, bias = (None if factor is None else factor.to(mean.dtype) for factor in (weight, bias))
-    return _Normalised.apply(x, weight, bias, mean, variance, count, eps)
+    return _Normalised.apply(x, weight, bias, mean, variance, count, eps, group)
 
 
 @torch.no_grad()
-def _moments(x: Tensor) -> tuple[Float[Tensor, "channel"], Float[Tensor, "channel"], int]:
+def _moments(
+    x: Tensor, group: dist.ProcessGroup | None
+) -> tuple[Float[Tensor, "channel"], Float[Tensor, "channel"], Float[Tensor, "1"]]:
     """Mean and variance of each channel over all ranks, and the number of values: moments of ranks are merged
-    by the formula of Chan et al. (1979), which does not cancel."""
+    by the formula of Chan et al. (1979), which does not cancel. The number stays on the device: reading it
+    would wait for the device at every norm."""
     dims = [d for d in range(x.ndim) if d != 1]
     values = x if x.dtype is torch.float64 else x.float()
     count = x.numel() // x.shape[1]
@@ -70,14 +80,14 @@ def _moments(x: Tensor) -> tuple[Float[Tensor, "channel"], Float[Tensor, "channe
         variance, mean = torch.var_mean(values, dims, correction=0)
     else:
         variance = mean = values.new_zeros(x.shape[1])
-    local = torch.cat([mean, variance, mean.new_tensor([count])])
-    parts = [torch.empty_like(local) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, local)
-    means, variances, counts = torch.stack(parts).split([x.shape[1], x.shape[1], 1], dim=1)
-    total = counts.sum()
+    local = torch.cat([mean, variance, mean.new_full((1,), count)])
+    gathered = local.new_empty((dist.get_world_size(), len(local)))
+    dist.all_gather_into_tensor(gathered, local[None], group=group)
+    means, variances, counts = gathered.split([x.shape[1], x.shape[1], 1], dim=1)
+    total = counts.sum(dim=0)
     mean = (counts * means).sum(dim=0) / total
     variance = (counts * (variances + (means - mean).square())).sum(dim=0) / total
-    return mean, variance, int(total)
+    return mean, variance, total
 
 
 class _Normalised(torch.autograd.Function):
@@ -92,22 +102,23 @@ class _Normalised(torch.autograd.Function):
         bias: Tensor | None,
         mean: Tensor,
         variance: Tensor,
-        count: int,
+        count: Tensor,
         eps: float,
+        group: dist.ProcessGroup | None,
     ) -> Tensor:
-        ctx.save_for_backward(x, weight, mean, variance)
-        ctx.count, ctx.eps, ctx.has_bias = count, eps, bias is not None
+        ctx.save_for_backward(x, weight, mean, variance, count)
+        ctx.eps, ctx.has_bias, ctx.group = eps, bias is not None, group
         return torch.native_batch_norm(x, weight, bias, mean, variance, False, 0.0, eps)[0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, mean, variance = ctx.saved_tensors
+        x, weight, mean, variance, count = ctx.saved_tensors
         scale = weight if weight is not None else torch.ones_like(mean)
         to_scale, to_bias = _sums(grad_output, x, scale, mean, variance, ctx.eps)
         sums = torch.cat([to_scale, to_bias]).to(mean.dtype)
-        dist.all_reduce(sums)
-        mean_scale, mean_bias = (sums / ctx.count).chunk(2)
+        dist.all_reduce(sums, group=ctx.group)
+        mean_scale, mean_bias = (sums / count).chunk(2)
         # scale / deviation (grad_output - mean_bias - (x - mean) / deviation mean_scale): directly, and
         # through the statistics
         slope_output = scale / (variance + ctx.eps).sqrt()
@@ -116,7 +127,7 @@ class _Normalised(torch.autograd.Function):
             grad_output, slope_output, x, slope_input, -slope_output * mean_bias - slope_input * mean
         )
         to_factors = (to_scale if weight is not None else None, to_bias if ctx.has_bias else None)
-        return to_x, *to_factors, None, None, None, None
+        return to_x, *to_factors, None, None, None, None, None
 
 
 def _sums(

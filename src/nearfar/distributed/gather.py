@@ -5,6 +5,8 @@ gradients of a weight's copies add up to the gradient of the sum of all ranks' l
 average of the gradients over ranks (`Strategy.average_gradients`, once per step) is the gradient of one loss.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,28 +18,58 @@ from nearfar.core.strategy import Rows
 from nearfar.errors import UserError
 
 
+@dataclass(frozen=True)
 class RankRows(Rows):
-    """The layout of a tensor whose rows are held by several ranks."""
+    """The layout of a tensor whose rows are held by several ranks. Ranks exchange blocks of one size: shorter
+    blocks are padded with zeros that are cut off. `cpu_group` exchanges CPU tensors (None: the default
+    group)."""
+
+    cpu_group: dist.ProcessGroup | None = None
 
     def all_gather(self, rows: Tensor) -> Tensor:
         return _Gather.apply(rows, self)
 
+    @property
+    def block(self) -> int:
+        return max(self.sizes)
+
     def concatenate(self, rows: Tensor) -> Tensor:
-        """The rows of all ranks. Ranks exchange blocks of one size: shorter blocks are padded with zeros that
-        are cut off."""
-        block = rows.new_zeros((max(self.sizes), *rows.shape[1:]))
-        block[: len(rows)] = rows
-        blocks = [torch.empty_like(block) for _ in self.sizes]
-        dist.all_gather(blocks, block)
+        """The rows of all ranks."""
+        own = rows.contiguous() if len(rows) == self.block else _padded([rows], self.block)
+        gathered = rows.new_empty((len(self.sizes) * self.block, *rows.shape[1:]))
+        dist.all_gather_into_tensor(gathered, own, group=self._group(rows))
+        if len(gathered) == self.total:
+            return gathered
+        blocks = gathered.split(max(1, self.block))
         return torch.cat([block[:size] for block, size in zip(blocks, self.sizes, strict=True)])
 
+    def sum_of_own(self, rows: Tensor) -> Tensor:
+        """Of tensors with the rows of all ranks, one on each rank, the sum over ranks of this rank's rows."""
+        whole = len(self.sizes) * self.block == self.total
+        blocks = rows.contiguous() if whole else _padded(rows.split(self.sizes), self.block)
+        own = rows.new_empty((self.block, *rows.shape[1:]))
+        dist.reduce_scatter_tensor(own, blocks, group=self._group(rows))
+        return own[: self.sizes[self.rank]]
 
-def rank_rows(count: int, device: torch.device) -> RankRows:
+    def _group(self, rows: Tensor) -> dist.ProcessGroup | None:
+        return self.cpu_group if rows.device.type == "cpu" else None
+
+
+def _padded(parts: Sequence[Tensor], size: int) -> Tensor:
+    """The parts one below the other, each followed by zeros up to `size` rows."""
+    blocks = parts[0].new_zeros((len(parts), size, *parts[0].shape[1:]))
+    for block, part in zip(blocks, parts, strict=True):
+        block[: len(part)] = part
+    return blocks.flatten(0, 1)
+
+
+def rank_rows(
+    count: int, device: torch.device | str = "cpu", cpu_group: dist.ProcessGroup | None = None
+) -> RankRows:
     """Exchanges the number of rows of each rank."""
-    local = torch.tensor([count], device=device)
-    sizes = [torch.zeros_like(local) for _ in range(dist.get_world_size())]
-    dist.all_gather(sizes, local)
-    return RankRows(tuple(int(size) for size in sizes), dist.get_rank())
+    sizes = torch.empty(dist.get_world_size(), dtype=torch.int64, device=device)
+    layout = RankRows((1,) * len(sizes), dist.get_rank(), cpu_group)
+    return replace(layout, sizes=tuple(layout.concatenate(sizes.new_full((1,), count)).tolist()))
 
 
 def gather_layout(count: int, device: torch.device, gather: bool) -> Rows:
@@ -72,8 +104,4 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
-        layout, total = ctx.layout, grad_output.contiguous()
-        if total is grad_output:  # autograd may still read it
-            total = grad_output.clone()
-        dist.all_reduce(total)
-        return total[layout.part], None
+        return ctx.layout.sum_of_own(grad_output), None

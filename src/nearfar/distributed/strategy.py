@@ -12,11 +12,14 @@
 
 import json
 import os
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -29,28 +32,38 @@ from nearfar.distributed.batch_norm import synchronised_batch_norm
 from nearfar.distributed.gather import RankRows, rank_rows
 from nearfar.errors import UserError
 
-TIMEOUT = timedelta(minutes=30)  # how long ranks wait for one that measures or saves
+TIMEOUT = timedelta(minutes=30)  # how long ranks wait for one another
+KEEP_ALIVE = timedelta(minutes=1)  # how often rank 0 reports that it is still working
 REPORT_TIMEOUT = timedelta(seconds=10)  # a busy machine may be slow to reach the same error on every rank
 # keys of the store: the exit code that rank 0 reported, and the number of ranks that have read it
 _REPORTED, _ACKNOWLEDGED = "nearfar/reported", "nearfar/acknowledged"
 _store: dist.Store | None = None
+_cpu_groups: MutableMapping[Any, dist.ProcessGroup] = WeakKeyDictionary()
 
 
 class Replicated(Strategy):
     """Every rank has all weights. Gradients are averaged once per step.
 
-    `message_device`: where messages other than embeddings are sent from. gloo takes CPU tensors, NCCL alone
-    does not.
+    `cpu_group`: the group for CPU tensors, which all messages are. None: the default group.
     """
 
     def __init__(
-        self, rank: int, world: int, local_rank: int = 0, message_device: torch.device | str = "cpu"
+        self, rank: int, world: int, local_rank: int = 0, cpu_group: dist.ProcessGroup | None = None
     ) -> None:
-        self.rank, self.world, self.local_rank = rank, world, local_rank
-        self.message_device = torch.device(message_device)
+        self.rank, self.world, self.local_rank, self.cpu_group = rank, world, local_rank, cpu_group
+        self._end_work: Callable[[], None] | None = None
 
-    def rows(self, count: int, device: torch.device) -> RankRows:
-        return rank_rows(count, device)
+    def rows(self, count: int, total: int | None = None) -> RankRows:
+        if total is None:
+            return rank_rows(count, cpu_group=self.cpu_group)
+        ends = [total * rank // self.world for rank in range(self.world + 1)]  # as in `share`
+        sizes = tuple(b - a for a, b in pairwise(ends))
+        if sizes[self.rank] != count:
+            raise ValueError(f"{count} rows on rank {self.rank}; its share of {total} is {sizes[self.rank]}")
+        return RankRows(sizes, self.rank, self.cpu_group)
+
+    def _group(self, tensor: Tensor) -> dist.ProcessGroup | None:
+        return self.cpu_group if tensor.device.type == "cpu" else None
 
     @torch.no_grad()
     def average(self, tensors: Sequence[Tensor]) -> None:
@@ -59,7 +72,7 @@ class Replicated(Strategy):
         for kind in kinds:
             group = [tensor for tensor in tensors if (tensor.dtype, tensor.device) == kind]
             flat = torch.cat([tensor.reshape(-1) for tensor in group])
-            dist.all_reduce(flat)
+            dist.all_reduce(flat, group=self._group(flat))
             flat /= self.world
             for tensor, mean in zip(group, flat.split([t.numel() for t in group]), strict=True):
                 tensor.copy_(mean.view(tensor.shape))
@@ -68,24 +81,26 @@ class Replicated(Strategy):
     def average_gradients(self, parameters: Iterable[Tensor], *numbers: Tensor) -> None:
         """One exchange. A weight that has no gradient on any rank gets none."""
         weights = [weight for weight in parameters if weight.requires_grad and not self.is_sharded(weight)]
-        device = weights[0].device if weights else self.message_device
-        has_gradient = torch.tensor([float(weight.grad is not None) for weight in weights], device=device)
-        for weight in weights:
+        missing = [weight.grad is None for weight in weights]
+        # the share of ranks that lack a weight's gradient, in the gradients' dtype: they travel together
+        kind = torch.promote_types(weights[0].dtype if weights else torch.float32, torch.float32)
+        lacking = torch.zeros(len(weights), dtype=kind, device=weights[0].device if weights else "cpu")
+        for k, weight in enumerate(weights):
             if weight.grad is None:
-                weight.grad = torch.zeros_like(weight)
+                weight.grad, lacking[k] = torch.zeros_like(weight), 1.0
         gradients = [weight.grad for weight in weights if weight.grad is not None]
-        self.average([*gradients, has_gradient, *numbers])
-        for weight, present in zip(weights, has_gradient.tolist(), strict=True):
-            if not present:
+        self.average([*gradients, lacking, *numbers])
+        if not any(missing):  # a rank that has all gradients need not wait for the numbers
+            return
+        for weight, share in zip(weights, lacking.tolist(), strict=True):
+            if share == 1.0:
                 weight.grad = None
 
     @torch.no_grad()
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
-            message = tensor.contiguous().to(
-                self.message_device if tensor.device.type == "cpu" else tensor.device
-            )
-            dist.broadcast(message, src=0)
+            message = tensor.contiguous()
+            dist.broadcast(message, src=0, group=self._group(message))
             tensor.copy_(message)
 
     @torch.no_grad()
@@ -98,33 +113,72 @@ class Replicated(Strategy):
                 self.broadcast([getattr(owner, name)])
 
     def broadcast_json(self, value: Any) -> Any:
-        text = self._message(value)
-        size = torch.tensor([len(text)], device=self.message_device)
-        dist.broadcast(size, src=0)
-        message = text if self.is_first else torch.empty(int(size), dtype=torch.uint8)
-        message = message.to(self.message_device)
-        dist.broadcast(message, src=0)
-        return json.loads(bytes(message.cpu().tolist()))
+        if self._end_work is not None:
+            self._end_work()
+        message = self._message(value)
+        size = torch.tensor([len(message)])
+        dist.broadcast(size, src=0, group=self.cpu_group)
+        while not int(size):  # rank 0 is still working
+            dist.broadcast(size, src=0, group=self.cpu_group)
+        message = message if self.is_first else torch.empty(int(size), dtype=torch.uint8)
+        dist.broadcast(message, src=0, group=self.cpu_group)
+        return json.loads(bytes(message.tolist()))
+
+    @contextmanager
+    def keep_alive(self) -> Iterator[None]:
+        """Rank 0 tells the waiting ranks every minute that it is still working, so that no exchange reaches
+        its timeout."""
+        if not self.is_first:
+            yield
+            return
+        ended = threading.Event()
+
+        def report() -> None:
+            while not ended.wait(KEEP_ALIVE.total_seconds()):
+                try:
+                    dist.broadcast(torch.tensor([0]), src=0, group=self.cpu_group)
+                except RuntimeError:  # a rank is gone: the next exchange explains it
+                    return
+
+        thread = threading.Thread(target=report, name="nearfar-alive", daemon=True)
+
+        def end_work() -> None:
+            ended.set()
+            thread.join()
+            self._end_work = None
+
+        self._end_work = end_work
+        thread.start()
+        try:
+            yield
+        finally:
+            if self._end_work is not None:
+                self._end_work()
 
     @torch.no_grad()
     def all_gather_json(self, value: Any) -> list[Any]:
-        text = self._message(value).to(self.message_device)
-        rows = self.rows(len(text), self.message_device)
-        parts = rows.all_gather(text).cpu().split(list(rows.sizes))
+        message = self._message(value)
+        rows = self.rows(len(message))
+        parts = rows.all_gather(message).split(list(rows.sizes))
         return [json.loads(bytes(part.tolist())) for part in parts]
 
     def _message(self, value: Any) -> Tensor:
         return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
 
-    def first_reason(self, reason: str | None) -> str | None:
-        order = torch.tensor([0 if reason is None else self.world - self.rank], device=self.message_device)
-        dist.all_reduce(order, op=dist.ReduceOp.MAX)
-        if not int(order):
-            return None
+    def first_reasons(self, reasons: Sequence[str | None]) -> list[str | None]:
+        """One exchange if no rank has a reason."""
+        order = torch.tensor([0 if reason is None else self.world - self.rank for reason in reasons])
+        dist.all_reduce(order, op=dist.ReduceOp.MAX, group=self.cpu_group)
+        return [
+            self._reason_of(self.world - place, reason) if place else None
+            for place, reason in zip(order.tolist(), reasons, strict=True)
+        ]
+
+    def _reason_of(self, rank: int, reason: str | None) -> str:
         text = (reason or "").encode()[:200].ljust(200)
-        message = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(self.message_device)
-        dist.broadcast(message, src=self.world - int(order))
-        return bytes(message.cpu().tolist()).decode(errors="ignore").strip()
+        message = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        dist.broadcast(message, src=rank, group=self.cpu_group)
+        return bytes(message.tolist()).decode(errors="ignore").strip()
 
     @contextmanager
     def rank_randomness(self) -> Iterator[None]:
@@ -136,7 +190,7 @@ class Replicated(Strategy):
             yield
 
     def synchronised_batch_norm(self) -> AbstractContextManager[None]:
-        return synchronised_batch_norm()
+        return synchronised_batch_norm(self.cpu_group)
 
 
 class Sharded(Replicated):
@@ -203,10 +257,19 @@ def join(sharding: str = "none") -> Strategy:
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return SINGLE
     local_rank = int(os.environ.get("LOCAL_RANK", dist.get_rank()))
-    nccl_only = dist.get_backend() == "nccl"
-    device = torch.device("cuda", local_rank % torch.cuda.device_count()) if nccl_only else "cpu"
     kind = Sharded if sharding == "fsdp" else Replicated
-    return kind(dist.get_rank(), dist.get_world_size(), local_rank, device)
+    return kind(dist.get_rank(), dist.get_world_size(), local_rank, _cpu_group())
+
+
+def _cpu_group() -> dist.ProcessGroup | None:
+    """A gloo group beside a process group that takes no CPU tensors (one with NCCL alone, as Ray Train makes
+    it); None if the default group takes them."""
+    default = dist.group.WORLD
+    if "cpu" in dist.get_backend_config():
+        return None
+    if default not in _cpu_groups:
+        _cpu_groups[default] = dist.new_group(backend="gloo", timeout=TIMEOUT)  # type: ignore[assignment]
+    return _cpu_groups[default]
 
 
 def _start(rank: int, world: int) -> None:

@@ -99,7 +99,7 @@ def _embedded(
     with frozen(_on(encoder, device)) as network:
         for view in plain_views(images, plain_view, batch_size, workers):
             with torch.inference_mode(), half:
-                part = network(_laid_out(view).to(device, non_blocking=True)).float().cpu()
+                part = network(_laid_out(view).to(device)).float().cpu()
             yield part.clone()  # outside inference mode, so that the result may enter autograd
 
 

@@ -1,7 +1,7 @@
 """Ordered prefetching with background threads."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 Output = TypeVar("Output")
 
 
-def prefetch(make: Callable[[Item], Output], items: Iterable[Item], workers: int) -> Iterator[Output]:
+def prefetch(make: Callable[[Item], Output], items: Iterable[Item], workers: int) -> Generator[Output]:
     """Yields `map(make, items)` in order, computed by `workers` threads, at most workers + 2 items ahead.
 
     An exception in `make` is raised at its item. Then, or when the consumer closes the iterator, pending

@@ -11,7 +11,6 @@ import tempfile
 import wave
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,6 @@ from nearfar.train.step import take_step
 
 STEPS, PER_RANK, INSTANCES = 5, 8, 48
 TEACHER = "wrn-10-1"  # teacher of the distillation case, with initial weights
-TIMEOUT = timedelta(minutes=30)  # the other ranks wait while rank 0 computes the reference
 
 # name: recipe and settings; small cases that exchange different things
 CASES: dict[str, dict[str, Any]] = {
@@ -127,22 +125,23 @@ def _compare_rank(
     verbose: bool,
 ) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world, timeout=TIMEOUT
-    )
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)
     rows = {}
     for name, case in cases.items():
         strategy = join(case.get("sharding", "none"))
         together = trajectory(case, Path(folder), strategy, steps, precision, batch_size)
         rerun = trajectory(case, Path(folder), strategy, steps, precision, batch_size) if repeat else None
-        if strategy.is_first:
-            reference = trajectory(case, Path(folder), SINGLE, steps, precision, batch_size)
-            rows[name] = together.differences(reference)
-            if rerun is not None:
-                rows[name]["rerun_difference"] = max(together.differences(rerun).values())
-            if verbose:
-                values = " | ".join(f"{value:.0e}" for value in rows[name].values())
-                print(f"| {name} | {world} | {values} |", flush=True)
+
+        with strategy.keep_alive():
+            if strategy.is_first:
+                reference = trajectory(case, Path(folder), SINGLE, steps, precision, batch_size)
+                rows[name] = together.differences(reference)
+                if rerun is not None:
+                    rows[name]["rerun_difference"] = max(together.differences(rerun).values())
+        strategy.broadcast_json(None)
+        if verbose and strategy.is_first:
+            values = " | ".join(f"{value:.0e}" for value in rows[name].values())
+            print(f"| {name} | {world} | {values} |", flush=True)
     if strategy.is_first:
         (Path(folder) / "differences.json").write_text(json.dumps(rows))
     strategy.barrier()

@@ -5,7 +5,7 @@
             if outcome.loss < 0.1:
                 session.stop("the loss is below 0.1")
 
-The rest of this file are the hooks of every run: schedules, metrics, evaluation, the check of the data.
+The rest of this file are the hooks of every run: schedules, metrics, evaluation.
 """
 
 import math
@@ -259,12 +259,12 @@ class PeriodicEvaluation(Hook):
 
     def _evaluate(self, session: "Session") -> None:
         with session.strategy.full_weights(session.method):
-            self._estimate_held_out(session)
+            if self._estimate is not None:
+                session.strategy.on_first(lambda: self._estimate_held_out(session))
             self._run_probe(session)
 
     def _estimate_held_out(self, session: "Session") -> None:
-        if self._estimate is None or not session.strategy.is_first:
-            return
+        assert self._estimate is not None
         result = self._estimate(session.method, session.progress)
         if result is None or not math.isfinite(result.nats):
             return
@@ -328,14 +328,3 @@ class ProbePace:
             "the time; probe_every is in "
             "epochs: raise it, or set probe_every=0 for none"
         )
-
-
-class DataCheck(Hook):
-    """Stops all ranks together if the files that could not be used are too many. `check` is called by every
-    rank."""
-
-    def __init__(self, check: Callable[[], None]) -> None:
-        self._check = check
-
-    def on_step(self, session: "Session", outcome: "StepOutcome") -> None:
-        self._check()

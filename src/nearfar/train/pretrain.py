@@ -16,7 +16,7 @@ from nearfar.config.settings import Settings
 from nearfar.core.method import Method
 from nearfar.core.strategy import Strategy
 from nearfar.data import Columns, Limits, Located, locate
-from nearfar.data.all_ranks import open_on_all_ranks, sync_unusable
+from nearfar.data.all_ranks import open_on_all_ranks
 from nearfar.data.holdout import draw_labelled, split_holdout
 from nearfar.data.lazy import with_quarantine
 from nearfar.distributed.strategy import join
@@ -32,7 +32,7 @@ from nearfar.system.hardware import environment, keep_freed_memory, pick_device,
 from nearfar.train.defaults import resolve_here
 from nearfar.train.display import Display
 from nearfar.train.held_out import is_holdout_clean, make_estimate
-from nearfar.train.hooks import DataCheck, Hook, Metrics, PeriodicEvaluation, as_hooks
+from nearfar.train.hooks import Hook, Metrics, PeriodicEvaluation, as_hooks
 from nearfar.train.init import start_from
 from nearfar.train.loggers import Logger, as_loggers, open_loggers
 from nearfar.train.memory import PROBED_INSTANCES, check_disk, choose_chunk, estimate_needs
@@ -239,7 +239,6 @@ class Preparation:
             Metrics(),
             CollapseMonitor(),
             PeriodicEvaluation(probe, make_estimate(session, held_out, clean, objects)),
-            DataCheck(lambda: sync_unusable(self.everything, strategy)),
         ]
 
     def notes(self, everything: DataSet) -> DataNotes:

@@ -43,14 +43,12 @@ class Checkpoints(Hook):
 
     def on_step(self, session: "Session", outcome: StepOutcome) -> None:
         settings, writer = session.settings, session.writer
-        session.agree_on_stop()
-        writer.check()
-        self._save_pending = self._save_pending or session.step % settings.checkpoint_every == 0
         # by the clock of rank 0, which writes: checking a state takes all ranks
         time_is_up = session.strategy.is_first and writer.minutes() >= settings.checkpoint_minutes
-        self._save_pending = (
-            session.strategy.first_reason("time" if time_is_up else None) is not None or self._save_pending
-        )
+        time_is_up = session.agree(save=time_is_up)
+        writer.check()
+        at_step = session.step % settings.checkpoint_every == 0
+        self._save_pending = self._save_pending or time_is_up or at_step
         ends = session.is_over or session.interrupt is not None
         if ends or self._save_pending:
             self._save_pending = not session.clock.pause(lambda: self._save(session, outcome))

@@ -9,6 +9,7 @@ Everything a run is at step s follows from the checkpoint of step s and the sett
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -84,6 +85,7 @@ class Session:
             workers=settings.workers,
             rank=strategy.rank,
             world=strategy.world,
+            device=device,
         )
         self.steps_per_epoch = self.stream.steps_per_epoch
         self.steps = settings.epochs * self.steps_per_epoch
@@ -190,7 +192,7 @@ class Session:
 
     def run(self) -> None:
         """Trains to the end, or raises `Stopped` after writing a checkpoint."""
-        batches = cast(Any, self.stream.batches(self.step, self.steps))
+        batches = self.stream.batches(self.step, self.steps)
         self.writer = CheckpointWriter()
         try:
             with Interrupts(self.settings.max_time) as self.interrupts, self.display, self.writer:
@@ -222,18 +224,25 @@ class Session:
             if self.ends_epoch:
                 hook.on_epoch(self)
 
-    def agree_on_stop(self) -> None:
-        """Lets all ranks stop at the same step and for the same reason: a hook's, a signal, or the time
-        limit."""
+    def agree(self, save: bool) -> bool:
+        """One exchange after every step. Lets all ranks stop at the same step and for the same reason: a
+        hook's, a signal, or the time limit; tells them which rows cannot be used; and returns whether rank 0
+        asks to `save`."""
         signal = None if self.stop_reason is not None else self.interrupts.reason()
         request = None
         if self.stop_reason is not None:
             request = f"hook:{self.stop_reason}"
         elif signal is not None:
             request = f"signal:{signal}"
-        kind, _, reason = (self.strategy.first_reason(request) or "").partition(":")
+        reader = self.data.reader
+        news = "news" if reader is not None and reader.has_news() else None
+        stop, save_reason, news = self.strategy.first_reasons([request, "time" if save else None, news])
+        kind, _, reason = (stop or "").partition(":")
         self.stop_reason = reason if kind == "hook" else None
         self.interrupt = reason if kind == "signal" else None
+        if news is not None and reader is not None and self.strategy.is_distributed:
+            reader.sync(self.strategy)
+        return save_reason is not None
 
     def to_device(self, batch: Batch) -> Batch:
         return batch.to(self.device, torch.float64 if self.precision is torch.float64 else None)
@@ -348,7 +357,8 @@ class Session:
             share = part[self.strategy.share(len(part))]
             (view,) = plain_view(self.data.load(share), 0, 0, share)
             views = plain_view.as_views(view, settings.views["count"])
-            self.method.prime(self.to_device(batch_of(self.data, views, share)))
+            batch = replace(batch_of(self.data, views, share), total=len(part))
+            self.method.prime(self.to_device(batch))
 
 
 class Clock:
