@@ -189,6 +189,8 @@ def test_a_process_group_without_cpu_backend_gets_one(tmp_path: Path) -> None:
 class SlowClusters(nn.Module):
     """A selection whose clusters take longer than any exchange may."""
 
+    ids: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("ids", torch.zeros(3))

@@ -130,7 +130,7 @@ def test_closing_early_leaves_no_thread() -> None:
     batches = Stream(numbered(20), views, 4, seed=0, workers=3).batches(0, 10_000)
     next(batches)
     assert threads()
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
     assert not threads()
 
 
