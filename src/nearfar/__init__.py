@@ -127,6 +127,7 @@ if TYPE_CHECKING:
     from nearfar.train.distill import distill
     from nearfar.train.hooks import Hook
     from nearfar.train.loggers import Logger
+    from nearfar.train.online import OnlineHead
     from nearfar.train.pretrain import pretrain
     from nearfar.train.pretrain import train_supervised as train
     from nearfar.train.recipe import recipe
@@ -163,6 +164,7 @@ _WHERE = {
     "nearfar.train.distill": "distill",
     "nearfar.train.hooks": "Hook",
     "nearfar.train.loggers": "Logger",
+    "nearfar.train.online": "OnlineHead",
     "nearfar.simclrv2.run": "semi",
     "nearfar.train.pretrain": "pretrain train_supervised",
     "nearfar.run.teachers": "Teacher",

@@ -307,3 +307,143 @@ def test_the_papers_curricula_are_covered_with_negatives_of_ones_own() -> None:
         bound = nf.MultiLabelCPC(nf.geometric(first, 1 / first))
         assert bound.certificate(own).status == "proven"
     assert nf.AlphaCPC(nf.geometric(10.0, 1.0)).certificate(NegativeSampling(64, 63)).status == "proven"
+
+
+# ---------------------------------------------------------------------------------- divergences of any two samples
+
+
+def two_distributions(seed: int, states: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+    """P, Q and log r of as many states; the critic is the log ratio, off by noise."""
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(3, states, generator=generator, dtype=torch.float64)
+    p, q = (2 * noise[0]).softmax(0), (2 * noise[1]).softmax(0)
+    return p, q, (p / q).log() + (0.0, 0.5, 3.0)[seed % 3] * noise[2]
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 2), (1, 4), (2, 2), (2, 3)])
+def test_cpc_and_ml_cpc_bound_any_divergence(n: int, m: int) -> None:
+    """Song & Ermon 2020, Thm 1 with Eq. 3, Thm 2 with Eq. 7 (negatives summed over j and k): positives from P, negatives
+    from Q, any P and Q, not only a joint and its product. CPC is n = 1, alpha = 1."""
+    for seed in range(40):
+        p, q, critic = two_distributions(seed)
+        divergence = float(nf.info.kl(p, q))
+        positives = torch.cartesian_prod(*[torch.arange(3)] * n).reshape(-1, n)
+        negatives = torch.cartesian_prod(*[torch.arange(3)] * (n * (m - 1))).reshape(-1, n, m - 1)
+        chance = p[positives].prod(1)[:, None] * q[negatives].flatten(1).prod(1)
+        f = critic[positives][:, None].expand(-1, len(negatives), -1).flatten(0, 1)
+        g = critic[negatives].expand(len(positives), -1, -1, -1).flatten(0, 1)
+        least = smallest_proven_alpha(n, m - 1)
+        bounds = [nf.InfoNCE(), *(nf.MultiLabelCPC(least + share * (1 - least)) for share in (0.0, 0.4, 1.0))]
+        for bound in bounds:
+            values = torch.func.vmap(lambda a, b, bound=bound: bound(nf.Scores.of(a, b)))(f, g)
+            assert float((chance.flatten() * values).sum()) <= divergence + 1e-12
+
+
+def test_the_dual_of_kl_is_reached_by_the_log_ratio_and_by_no_other() -> None:
+    """Song & Ermon 2020, Lemma 1, Eq. 9-13: E_P[T] - E_Q[e^T] + 1 is at most KL(P | Q), and equal at T = log P / Q."""
+    for seed in range(20):
+        p, q, critic = two_distributions(seed)
+        for t, exact in (((p / q).log(), True), (critic + 0.1, False)):
+            dual = float((p * t).sum() - (q * t.exp()).sum() + 1)
+            assert (
+                dual == pytest.approx(float(nf.info.kl(p, q)), abs=1e-12)
+                if exact
+                else dual < nf.info.kl(p, q)
+            )
+
+
+@pytest.mark.parametrize("m", [2, 3])
+def test_propositions_of_exchangeable_variables(m: int) -> None:
+    """Song & Ermon 2020, Prop. 1, Eq. 14-23: at most 1 / alpha, for alpha up to 1. Printed up to 2m / (m + 1), which is false:
+    equal variables give 1 > 1 / alpha (the series alternates there). Prop. 2, Eq. 24-27, is true, from 1 to m / 2 and to m,
+    by convexity in alpha and not by its proof, which uses Prop. 1 above 1."""
+    for seed in range(40):
+        generator = torch.Generator().manual_seed(seed)
+        values = torch.rand(4, generator=generator, dtype=torch.float64) * 5 + 1e-3
+        chance = torch.randn(4, generator=generator, dtype=torch.float64).softmax(0)
+        draws = torch.cartesian_prod(*[torch.arange(4)] * m).reshape(-1, m)
+        weight, x = chance[draws].prod(1), values[draws]
+
+        def mean(alpha: float, x: Tensor = x, weight: Tensor = weight) -> float:
+            share = m * x[:, 0] / (alpha * x[:, 0] + (m - alpha) / (m - 1) * x[:, 1:].sum(1))
+            return float((weight * share).sum())
+
+        for alpha in (0.05, 0.5, 1.0):
+            assert mean(alpha) <= 1 / alpha + 1e-12
+            assert mean(1 + alpha * (m - 1)) <= 1 + 1e-12
+        same, alpha = torch.ones_like(x), 2 * m / (m + 1)
+        assert mean(alpha, same) == pytest.approx(1)
+        assert mean(alpha, same) > 1 / alpha + 0.2
+
+
+def test_donsker_varadhans_gap_is_a_divergence() -> None:
+    """Sáez Maldonado 2021, Thm 3.2.1, Eq. 5-6: KL(P | Q) minus E_P[T] + log E_Q[e^T] is KL(P | G), G = e^T Q / Z. So over a
+    class of functions (Cor. 2) the highest value is at most KL, and tight where G = P."""
+    for seed in range(20):
+        p, q, t = two_distributions(seed)
+        value = float((p * t).sum() - (q * t.exp()).sum().log())
+        g = t.exp() * q / (t.exp() * q).sum()
+        assert float(nf.info.kl(p, q)) - value == pytest.approx(float(nf.info.kl(p, g)), abs=1e-12)
+        scores = nf.Scores.of(t[torch.arange(3)], t.expand(3, 3))
+        weighted = float((p * t).sum() - t.mean()) + float(nf.DonskerVaradhan()(scores))
+        uniform = torch.full_like(q, 1 / 3)
+        assert weighted == pytest.approx(float((p * t).sum() - (uniform * t.exp()).sum().log()), abs=1e-12)
+        class_best = max(
+            float((p * (a * t)).sum() - (q * (a * t).exp()).sum().log()) for a in (-1.0, 0.5, 1.0)
+        )
+        assert class_best <= float(nf.info.kl(p, q)) + 1e-12
+
+
+def test_barber_agakov_of_any_normalised_q_is_at_most_the_information() -> None:
+    """Wu et al. 2020, Lemma A.1, Eq. 12-13; Sáez Maldonado 2021, Prop. 5: H(v) + E[log q(v | u)] is I less a divergence; with
+    q = p(v) e^f / Z(u) it is E[f - log Z(u)]."""
+    for world in WORLDS[2:]:
+        p_v = world.joint.sum(0)
+        q = (p_v * world.critic.exp()) / (p_v * world.critic.exp()).sum(1, keepdim=True)
+        entropy = float(nf.info.entropy(p_v))
+        u, v = torch.cartesian_prod(*(torch.arange(n) for n in world.joint.shape)).unbind(1)
+        weights = world.joint[u, v]
+        value = entropy + float((weights * q.log()[u, v]).sum())
+        rest = sum(
+            float(row.sum()) * float(nf.info.kl(row / row.sum(), one))
+            for row, one in zip(world.joint, q, strict=True)
+        )
+        assert value == pytest.approx(world.information - rest, abs=1e-12)
+        unnormalised = weights * (world.critic - (p_v * world.critic.exp()).sum(1, keepdim=True).log())[u, v]
+        assert float(unnormalised.sum()) == pytest.approx(value, abs=1e-12)
+        equal = torch.full_like(weights, 1 / len(weights))  # the part itself weighs all rows alike
+        part = float(nf.BarberAgakov(entropy)(nf.Scores.of(q.log()[u, v], torch.zeros(len(u), 0))))
+        assert part == pytest.approx(entropy + float((equal * q.log()[u, v]).sum()), abs=1e-12)
+
+
+def test_nwj_is_the_unnormalised_bound_with_a_constant_in_place_of_z() -> None:
+    """Wu et al. 2020, Lemma A.2, Eq. 14: E[f] - E[Z(u)] / e is at most E[f - log Z(u)], hence at most I."""
+    for world in WORLDS[2:]:
+        z = (world.joint.sum(0) * world.critic.exp()).sum(1)
+        mean = float((world.joint * world.critic).sum())
+        nwj = mean - float((world.joint.sum(1) * z).sum()) / math.e
+        assert nwj <= mean - float((world.joint.sum(1) * z.log()).sum()) + 1e-12
+        assert nwj <= world.information + 1e-12
+
+
+def test_a_thousand_weakly_correlated_dimensions_need_many_negatives() -> None:
+    """Song & Ermon 2020, sec. 2.2: I = -500 log(1 - 0.04) = 20.41 (printed 20.5), so m = e^I = 7.3e8 (printed 4e8)."""
+    nats = -500 * math.log(1 - 0.2**2)
+    assert nats == pytest.approx(20.411, abs=1e-3)
+    assert math.exp(nats) == pytest.approx(7.3e8, rel=0.01)
+
+
+def test_bayes() -> None:
+    """Sáez Maldonado 2021, Thm 2.1.1, printed P(B given A) = P(A given B) P(A) / P(B): it is P(A given B) P(B) / P(A)."""
+    joint = torch.tensor([[0.1, 0.3], [0.4, 0.2]], dtype=torch.float64)
+    a, b = joint.sum(1, keepdim=True), joint.sum(0, keepdim=True)
+    posterior, likelihood = joint / a, joint / b
+    torch.testing.assert_close(posterior, likelihood * b / a)
+    assert (posterior - likelihood * a / b).abs().max() > 0.1
+
+
+def test_jensen() -> None:
+    """Sáez Maldonado 2021, Prop. 9: the log of a mean is at least the mean of the logs."""
+    for seed in range(10):
+        p, q, _ = two_distributions(seed)
+        assert float((p * q).sum().log()) >= float((p * q.log()).sum()) - 1e-15

@@ -1,13 +1,17 @@
 """Presets: a paper's settings override the recipe's and are overridden by the user's; each is complete."""
 
 import pytest
+import torch
 
+import nearfar as nf
 from nearfar.cli import main
 from nearfar.config.presets import PRESETS, method_of, preset_for
 from nearfar.config.recipes import RECIPES
 from nearfar.config.resolving import resolve
-from nearfar.core.schedules import Plateau, at, parse_value
+from nearfar.core.schedules import Plateau, Progress, at, parse_value
+from nearfar.core.types import NegativeSampling
 from nearfar.errors import UserError
+from nearfar.modalities.image.views import pipelines
 
 EVERY = [(name, recipe) for name in PRESETS for recipe in RECIPES if method_of(name, recipe)]
 
@@ -46,9 +50,66 @@ def test_what_a_preset_adds_to_a_selection_is_shown(capsys: pytest.CaptureFixtur
     assert main(["recipes", "moco-ring"]) == 0
     assert "selection.lower=linear(0,0.9,100)" in capsys.readouterr().out
     assert main(["recipes", "instdisc-ball"]) == 0
-    assert (
-        "selection.lower=0.9968" in capsys.readouterr().out
-    )  # of ImageNet all but 4,096 (Wu et al. 2020, App. D)
+    assert "selection.nearest=4096" in capsys.readouterr().out  # Wu et al. 2020, App. D
+
+
+def test_wu2020_has_one_background_for_all() -> None:
+    """Wu et al. 2020, App. D: the 4096 nearest, of however many rows there are."""
+    ball = resolve("instdisc-ball", "DATA", {"preset": "wu2020"}).selection
+    others = [
+        resolve(recipe, "DATA", {"preset": "wu2020"}).selection for recipe in ("instdisc-annulus", "la")
+    ]
+    assert ball["nearest"] == 4096
+    assert [one["background"] for one in others] == [4096, 4096]
+    scores = nf.Scores.of(torch.zeros(2), torch.randn(2, 9, generator=torch.Generator().manual_seed(0)))
+    kept = nf.Ball(0.0, nearest=4)(scores).negative.matrix()
+    expected = kept[0] >= kept[0].sort(dim=1).values[:, -4:-3]
+    assert torch.equal(kept[1], expected)
+    sampling = nf.Ball(0.0, nearest=4).sampling(NegativeSampling(2, 9))
+    assert (sampling.negatives, sampling.cut) == (4, "below")
+    assert nf.InfoNCE().certificate(sampling).status == "proven"
+
+
+def test_song2020_distils_as_its_appendix_says() -> None:
+    """Song & Ermon 2020, App. C.3: 240 epochs of SGD, the rate over ten at 150, 180 and 210, 16,384 negatives."""
+    settings = resolve("distill", "DATA", {"preset": "song2020"})
+    assert (settings.epochs, settings.batch_size, settings.weight_decay) == (240, 64, 5e-4)
+    rates = [at(settings.lr, Progress(epoch, 240)) for epoch in (0, 149, 150, 180, 210)]
+    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.001, 0.0001])
+    assert settings.selection["sample"] == 16_384
+    assert settings.critic["temperature"] == 0.07
+
+
+def test_song2020_trains_moco_as_its_appendix_says() -> None:
+    """Song & Ermon 2020, App. C.4: batch 256, rate 0.3, temperature 0.07."""
+    settings = resolve("moco", "DATA", {"preset": "song2020"})
+    assert (settings.batch_size, at(settings.lr), settings.critic["temperature"]) == (256, 0.3, 0.07)
+
+
+def test_wu2021_has_224_pixels() -> None:
+    assert resolve("moco-ring", "DATA", {"preset": "wu2021"}).image_size == 224
+
+
+def test_byol_views_are_the_thesis_ones() -> None:
+    """Sáez Maldonado 2021, sec. 10.2.1: jitter 0.8, greyscale 0.2, blur always, solarise 0.2 of the second view alone."""
+    settings = resolve("byol", "DATA", {"preset": "saez2021"})
+    views = {key: settings.views[key] for key in ("jitter", "greyscale", "blur", "second")}
+    first, second = pipelines("byol", 32, views)
+    for view in (first, second):
+        assert (view.jitter, view.greyscale, view.blur) == (0.8, 0.2, 1.0)
+    assert (first.solarise, second.solarise) == (0.0, 0.2)
+
+
+@pytest.mark.parametrize("preset", ["grill2020", "saez2021"])
+def test_byol_of_a_preset_sums_both_directions(preset: str) -> None:
+    """Sáez Maldonado 2021, Eq. 25 and Grill et al. 2020, Eq. 2-3: L + L~, where the recipe has their mean."""
+    bound = nf.Agreement(
+        **{k: v for k, v in resolve("byol", "DATA", {"preset": preset}).bound.items() if k != "name"}
+    )
+    cosines = torch.tensor([0.3, -0.2, 0.9])
+    scores = nf.Scores.of(cosines, torch.zeros(3, 0))
+    assert float(bound(scores)) == pytest.approx(2 * float(nf.Agreement()(scores)))
+    assert float(nf.Agreement()(scores)) == pytest.approx(-float((2 - 2 * cosines).mean()))
 
 
 def test_the_learning_rate_of_cmc_gives_the_papers_steps() -> None:

@@ -19,7 +19,7 @@ from nearfar.parts.bounds import InfoNCE, NPair, Triplet
 from nearfar.parts.critics import Distance
 from nearfar.parts.encoders import Shared
 from nearfar.parts.negatives import InBatch
-from nearfar.parts.selections import Cave, Neighbours, Ring
+from nearfar.parts.selections import Annulus, Cave, Neighbours, Ring
 from nearfar.parts.selections.clusters import Clusters
 
 
@@ -147,6 +147,20 @@ def test_local_aggregation_is_the_log_of_two_sums() -> None:
     torch.testing.assert_close(NPair()(final), torch.stack(expected_values).mean())
     offset = final.negative.count().log1p().mean()
     torch.testing.assert_close(InfoNCE()(final), torch.stack(expected_values).mean() + offset)
+
+
+def test_an_annulus_is_the_background_without_the_close() -> None:
+    r"""Wu et al. 2020, Def. 5.3: log p(i) / p(B_i \ C_i), the positive beside those that are left."""
+    part = Annulus(background=12, lower=0.0, clusters=4, instances=80)
+    part.refresh(blobs())
+    scores, context = scene(torch.arange(8), torch.arange(40))
+    values, expected = scores.negative.matrix()[0], []
+    for i in range(8):
+        background = sorted((j for j in range(40) if j != i), key=lambda j: float(values[i, j]))[-12:]
+        rest = sum(values[i, j].exp() for j in background if j % 4 != i % 4)
+        positive = scores.positive[i, 0].exp()
+        expected.append(torch.log(positive / (positive + rest)))
+    torch.testing.assert_close(NPair()(part(scores, context)), torch.stack(expected).mean())
 
 
 def test_local_aggregation_without_close_instances_is_a_ball() -> None:

@@ -1,13 +1,9 @@
 """The study `speech` on generated recordings: arms, baselines and table."""
 
 import json
-import wave
-from io import BytesIO
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -19,38 +15,13 @@ from nearfar.studies import speech
 from nearfar.studies.run import run_study
 
 
-def recording(tone: float, pitch: float, generator: np.random.Generator) -> bytes:
-    time = np.arange(int(generator.integers(1100, 1500)))
-    sound = (
-        np.sin(2 * np.pi * tone * time) + np.sin(2 * np.pi * pitch * time) + generator.normal(size=len(time))
+def test_every_arm_beside_its_baselines(
+    tmp_path: Path, write_recordings: Callable[[Path, int, int], str]
+) -> None:
+    train, test = (
+        write_recordings(tmp_path / "a.parquet", 72, 0),
+        write_recordings(tmp_path / "b.parquet", 20, 1),
     )
-    out = BytesIO()
-    with wave.open(out, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(8000)
-        file.writeframes((4000 * sound).astype("<i2").tobytes())
-    return out.getvalue()
-
-
-def write(file: Path, count: int, seed: int) -> str:
-    generator = np.random.default_rng(seed)
-    digit, speaker = np.arange(count) % 2, np.arange(count) // 2 % 2
-    sounds = [
-        recording(0.02 + 0.1 * d, 0.3 + 0.1 * s, generator) for d, s in zip(digit, speaker, strict=True)
-    ]
-    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    columns = {
-        "audio": pa.array([{"bytes": sound, "path": "x"} for sound in sounds], kind),
-        "label": pa.array(digit),
-        "speaker": pa.array([("ann", "ben")[s] for s in speaker]),
-    }
-    pq.write_table(pa.table(columns), file)
-    return str(file)
-
-
-def test_every_arm_beside_its_baselines(tmp_path: Path) -> None:
-    train, test = write(tmp_path / "a.parquet", 72, 0), write(tmp_path / "b.parquet", 20, 1)
     words = [f"train={train}", f"test={test}", "epochs=1", "seeds=1"]
     ours = run_study(speech.STUDIES[0], tmp_path / "study", words).result.tables[0].ours()
     arms = (speech.UNTRAINED, *speech.NEGATIVES)
@@ -69,8 +40,10 @@ def test_every_arm_beside_its_baselines(tmp_path: Path) -> None:
     assert (tmp_path / "study" / "figure.svg").exists()
 
 
-def test_validation_is_a_fifth_of_train(tmp_path: Path) -> None:
-    train = write(tmp_path / "a.parquet", 40, 0)
+def test_validation_is_a_fifth_of_train(
+    tmp_path: Path, write_recordings: Callable[[Path, int, int], str]
+) -> None:
+    train = write_recordings(tmp_path / "a.parquet", 40, 0)
     fit, held_out = speech.recordings(train, "validation")
     assert (len(fit), len(held_out)) == (32, 8)
     assert not set(fit.paths) & set(held_out.paths)

@@ -9,7 +9,7 @@ import torch
 from nearfar.core.types import Pixels
 from nearfar.errors import UserError
 from nearfar.modalities.image.views import PIPELINES, Augment, Views, pipelines
-from nearfar.modalities.image.views.operations import Erase, Rotate
+from nearfar.modalities.image.views.operations import Erase, Pad, Rotate
 
 
 def mirrored(place: float, side: int) -> float:
@@ -50,6 +50,17 @@ def test_rotation_is_bilinear_about_the_centre(height: int, width: int) -> None:
         for channel in range(2):
             expected = turned(image[channel].numpy(), angle)
             np.testing.assert_allclose(rotated[channel].numpy(), expected, atol=1e-9)
+
+
+def test_pad_is_a_border_and_a_crop() -> None:
+    """Every one of the (2p + 1)^2 crops of the padded image, each as the numbers say."""
+    images = torch.rand(25, 3, 6, 5, generator=torch.Generator().manual_seed(1))
+    places = [(top, left) for top in range(5) for left in range(5)]
+    numbers = (torch.tensor(places) + 0.5) / 5
+    moved = Pad(1.0, 2)(images, numbers)
+    for image, view, (top, left) in zip(images, moved, places, strict=True):
+        padded = torch.nn.functional.pad(image, [2] * 4)
+        assert torch.equal(view, padded[:, top : top + 6, left : left + 5])
 
 
 def test_a_quarter_turn_is_a_quarter_turn() -> None:

@@ -35,6 +35,7 @@ _WU_2021 = {
     "encoders.head": "linear",
     "encoders.dim": 128,
     "temperature": 0.07,
+    "image_size": 224,
 }
 _BANK = {"negatives.momentum": 0.5}
 _QUEUE = {"encoders.momentum": 0.999}
@@ -55,7 +56,7 @@ _VINCE = {
     "temperature": 0.07,
     **_BANK,
 }
-_BALL = {"selection.lower": 0.9968}  # all but 4,096 of ImageNet's 1,281,167
+_BALL = {"selection.lower": 0.0, "selection.nearest": 4096}
 _NEAREST = {"selection.lower": 0.0, "selection.background": 4096}
 _CLOSE = {**_NEAREST, "selection.clusters": 30_000, "selection.runs": 10, "selection.after": 10}
 _VINCE_SOURCE = "Wu et al. 2020, App. D; plateau of the training loss, where the paper has a validation loss"
@@ -74,6 +75,9 @@ _MOCO_V2 = {
     "temperature": 0.2,
 }
 _LARGE = {"optimizer": "lars", "momentum": 0.9, "warmup": 10, "batch_size": 4096, "backbone": "resnet50"}
+
+# 4 pixels of border, then a random crop of 32: CIFAR's usual views
+_PADDED = {"image_size": 32, "views.crop": 0.0, "views.pad": 1.0, "views.flip": 0.5}
 
 PRESETS: dict[str, dict[str, Preset]] = {
     "wu2021": {
@@ -99,6 +103,20 @@ PRESETS: dict[str, dict[str, Preset]] = {
             "Song & Ermon 2020, App. C (CIFAR-10), else MoCo v2's; its backbone has 3 x 3 kernels at the "
             "entrance",
             {**_MOCO_V2, "lr": "cosine(0.3,0)", "temperature": 0.07},
+        ),
+        "distill": Preset(
+            "Song & Ermon 2020, App. C.3 and sec. 5.2, and the views of CIFAR that it takes over",
+            {
+                **_SGD,
+                "lr": "steps(0.1,0.1,150,180,210)",
+                "weight_decay": 5e-4,
+                "warmup": 0,
+                "epochs": 240,
+                "batch_size": 64,
+                "temperature": 0.07,
+                "selection.sample": 16_384,
+                **_PADDED,
+            },
         ),
     },
     "he2020": {
@@ -135,8 +153,9 @@ PRESETS: dict[str, dict[str, Preset]] = {
     },
     "grill2020": {
         "byol": Preset(
-            "Grill et al. 2020, sec. 3.3",
+            "Grill et al. 2020, sec. 3.3; its loss sums both directions, ours is their mean",
             {
+                "bound.weight": 2.0,
                 **_LARGE,
                 "lr": 3.2,  # 0.2 x batch / 256
                 "weight_decay": 1.5e-6,
@@ -144,6 +163,30 @@ PRESETS: dict[str, dict[str, Preset]] = {
                 "encoders.hidden": 4096,
                 "encoders.dim": 256,
                 "encoders.momentum": "cosine(0.996,1.0)",
+            },
+        ),
+    },
+    "saez2021": {
+        "simclr": Preset(
+            "Sáez Maldonado 2021, sec. 10.1, its best model (Table 11); optimiser and rate are not told",
+            {
+                "backbone": "resnet50",
+                "image_size": 32,
+                "batch_size": 256,
+                "epochs": 100,
+                "temperature": 0.25,
+                "views.strength": 0.65,
+            },
+        ),
+        "byol": Preset(
+            "Sáez Maldonado 2021, sec. 10.2.1; its loss (Eq. 25) sums both directions, ours is their mean",
+            {
+                "bound.weight": 2.0,
+                "image_size": 32,
+                "views.jitter": 0.8,
+                "views.greyscale": 0.2,
+                "views.blur": 1.0,
+                "views.second": {"solarise": 0.2},
             },
         ),
     },

@@ -52,8 +52,8 @@ TABLES = {
 }  # fmt: skip
 TEACHER, STUDENT_ALONE = "teacher", "student alone"
 PAPER = (TEACHER, STUDENT_ALONE, "KD", "CRD", "L_1", "L_0.1", "J_1", "J_0.05")
-CONTRASTS: dict[str, tuple[str, float | None]] = {
-    "CRD": ("crd", None),
+Objectives = dict[str, tuple[str, float | None]]  # by name: the objective, and alpha where it has one
+PRINTED: Objectives = {
     "L_1": ("infonce", 1.0),
     "L_0.1": ("infonce", 0.1),
     "J_1": ("ml-cpc", 1.0),
@@ -81,7 +81,10 @@ def run(
     pairs: str = ",".join(PAIRS),
     teacher_epochs: int = 25,
     lr: float = 2e-3,
+    alphas: str = "printed",
 ) -> StudyResult:
+    """`alphas`: those of Tables 1 and 2 (`printed`), or a list for L and J alike, as in Fig. 4."""
+    all_objectives = objectives(alphas)
     names = [_read_pair(pair) for pair in pairs.split(",")]
     make = partial(_cell, setup, lr=lr)
     compute = partial(compute_top1, setup=setup, store=workspace.store)
@@ -96,7 +99,7 @@ def run(
             pair = f"{teacher}{ARROW}{student}"
             label = f"{student} alone,seed={seed}"
             cells[pair, STUDENT_ALONE, seed] = make(label, "alone", seed, student, setup.epochs)
-            for name, (objective, alpha) in objectives().items():
+            for name, (objective, alpha) in all_objectives.items():
                 lesson: dict[str, Any] = {
                     "objective": objective,
                     "alpha": alpha,
@@ -110,7 +113,7 @@ def run(
             TEACHER: [taught[teacher]["top1"]],
             **{
                 name: [values[f"{teacher}{ARROW}{student}", name, seed]["top1"] for seed in setup.numbers]
-                for name in (STUDENT_ALONE, *objectives())
+                for name in (STUDENT_ALONE, *all_objectives)
             },
         }
         for teacher, student in names
@@ -118,10 +121,26 @@ def run(
     return StudyResult((*_pair_tables(figures), _mean_table(figures)), make_remarks(figures))
 
 
-def objectives() -> dict[str, tuple[str, float | None]]:
-    """By name: the objective, and alpha where it has one."""
-    with_kd = {f"{name} + KD": (f"{objective}+kd", alpha) for name, (objective, alpha) in CONTRASTS.items()}
-    return {"KD": ("kd", None), **CONTRASTS, **with_kd}
+def objectives(alphas: str = "printed") -> Objectives:
+    """KD, the contrasts, and each contrast with KD."""
+    contrasts: Objectives = {"CRD": ("crd", None)}
+    if alphas == "printed":
+        contrasts |= PRINTED
+    else:
+        for alpha in read_alphas(alphas):
+            contrasts |= {f"L_{alpha:g}": ("infonce", alpha), f"J_{alpha:g}": ("ml-cpc", alpha)}
+    with_kd = {f"{name} + KD": (f"{objective}+kd", alpha) for name, (objective, alpha) in contrasts.items()}
+    return {"KD": ("kd", None), **contrasts, **with_kd}
+
+
+def read_alphas(alphas: str) -> list[float]:
+    try:
+        values = [float(alpha) for alpha in alphas.split(",")]
+    except ValueError:
+        values = []
+    if not values or min(values) <= 0:
+        raise UserError(f"alphas was {alphas!r}; expected printed, or numbers above 0 such as 0.01,0.1,1")
+    return values
 
 
 def _read_pair(text: str) -> tuple[str, str]:
@@ -233,7 +252,8 @@ def _mean_table(figures: PairFigures) -> StudyTable:
         mean_row(
             name, [mean_and_spread(pair[name])[0] for pair in figures.values()], words.get(name), scale=100
         )
-        for name in (STUDENT_ALONE, *objectives())
+        for name in next(iter(figures.values()))
+        if name != TEACHER
     ]
     source = "Song & Ermon 2020, Fig. 4 and sec. 5.2, in words: only drawn there (spread here: over pairs)"
     return StudyTable("Mean over pairs: top-1 in percent", tuple(rows), source)
@@ -260,13 +280,16 @@ def make_remarks(figures: PairFigures) -> tuple[str, ...]:
         + ", ".join(f"{100 * gain:.1f}" for gain in teacher_gains.values())
         + " points."
     ]
-    for name in objectives():
+    compared = [name for name in next(iter(figures.values())) if name not in (TEACHER, STUDENT_ALONE)]
+    for name in compared:
         by_pair = gains(figures, name)
         points = [mean_and_spread([100 * gain for gain in values]) for values in by_pair.values()]
         listed = ", ".join(plus_minus(*pair, sign="+") for pair in points)
         means = [mean / 100 for mean, _ in points]
         remarks.append(f"{name} above the student alone, over pairs, {verdict(means, 'pairs')} ({listed}).")
     for name, base in COMPARED:
+        if name not in compared or base not in compared:
+            continue
         means = [mean_and_spread(values)[0] for values in gains(figures, name, base).values()]
         remarks.append(f"{name} above {base}, over pairs, {verdict(means, 'pairs')}.")
     return tuple(remarks)

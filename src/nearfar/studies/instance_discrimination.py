@@ -1,7 +1,8 @@
-"""Instance discrimination as a bound on mutual information (Wu et al. 2020): three comparisons.
+"""Instance discrimination as a bound on mutual information (Wu et al. 2020): four comparisons.
 
     nearfar study vince data=cifar10:ROOT            what negatives and views add: IR, BALL, ANN, LA (Fig. 2a); 6 minutes on two cores
     nearfar study bank-momentum data=cifar10:ROOT    how slowly a bank's rows move (Fig. 2c); 6 minutes on two cores
+    nearfar study temperature data=cifar10:ROOT      temperature 0.07 against 1 (sec. 5.3); 6 minutes on two cores
     nearfar study views data=cifar10:ROOT            each augmentation alone (Fig. 2b); 15 minutes on two cores
 
 The paper's figures are of ImageNet and only drawn, so orders are compared and not numbers.
@@ -15,17 +16,20 @@ from nearfar.studies.images import ImageSetup, StudyArm
 BOTH_MEASURES = ("knn", "linear")
 
 
-def vince(setup: ImageSetup) -> Comparison:
+def vince(setup: ImageSetup, background: float = 0.1) -> Comparison:
+    """`background`: the share of the bank that B_i holds, one for all arms and constant, as in App. D."""
+    nearest = {"selection.lower": 1 - background}
+    close = {"selection.lower": 0.0, "selection.background": background}
     arms = {
         "IR": StudyArm("instdisc"),
-        "BALL": StudyArm("instdisc-ball"),
-        "ANN": StudyArm("instdisc-annulus"),
-        "LA": StudyArm("la"),
+        "BALL": StudyArm("instdisc-ball", nearest),
+        "ANN": StudyArm("instdisc-annulus", close),
+        "LA": StudyArm("la", close),
     }
     claims = (Claim("BALL", "IR"), Claim("ANN", "IR"), Claim("ANN", "BALL"), Claim("LA", "ANN"))
     column = PaperColumn(
         {"BALL": "above IR", "ANN": "slightly above BALL", "LA": "above ANN by as much as ANN above IR"},
-        "Wu et al. 2020, Fig. 2a and sec. 5.4, in words: of ImageNet, and only drawn there",
+        "Wu et al. 2020, Fig. 2a and sec. 5.3, in words: of ImageNet, and only drawn there",
     )
     return Comparison("Figure 2a", arms, claims, dict.fromkeys(BOTH_MEASURES, column))
 
@@ -47,6 +51,22 @@ def bank_momentum(setup: ImageSetup) -> Comparison:
     claims = (Claim("m=0", default), Claim(default, "m=0.99"))
     label = "m: the bank's update momentum"
     return Comparison("Figure 2c", arms, claims, dict.fromkeys(BOTH_MEASURES, column), x=x, x_label=label)
+
+
+TEMPERATURES = (0.07, 1.0)
+
+
+def temperature(setup: ImageSetup, recipes: str = "instdisc,simclr") -> Comparison:
+    """The paper: "negligible", 0.07 and 1 perform as well. So each is claimed to be above the other, and the
+    paper is right where neither holds."""
+    names = recipes.split(",")
+    arms = {f"{name}, T={t:g}": StudyArm(name, {"temperature": t}) for name in names for t in TEMPERATURES}
+    claims = [Claim(f"{name}, T={TEMPERATURES[0]:g}", f"{name}, T={TEMPERATURES[1]:g}") for name in names]
+    column = PaperColumn(
+        dict.fromkeys((name for name in arms if name.startswith("instdisc")), "the same at 0.07 and 1"),
+        "Wu et al. 2020, sec. 5.3, in words, of ImageNet",
+    )
+    return Comparison("Temperature", arms, claims, dict.fromkeys(BOTH_MEASURES, column))
 
 
 AUGMENTATIONS = ("crop", "flip", "jitter", "greyscale")
@@ -91,6 +111,11 @@ STUDIES = (
         "bank-momentum",
         "Wu et al. 2020, Fig. 2c: instance discrimination against its bank's update momentum",
         bank_momentum,
+    ),
+    comparison_study(
+        "temperature",
+        "Wu et al. 2020, sec. 5.3: temperature 0.07 against 1, said to be negligible",
+        temperature,
     ),
     comparison_study(
         "views",

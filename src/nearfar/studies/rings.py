@@ -153,7 +153,8 @@ def thresholds(setup: ImageSetup, begin: str = "0,0.25,0.5") -> Comparison:
 # ----------------------------------------------------------------------------------------------- number of
 # negatives
 
-NUMBERS = (16, 64, 256, 1024)
+NUMBERS = (16, 32, 64, 128, 256, 512, 1024, 4096)  # App. C
+QUEUE_NUMBERS = (256, 512, 1024, 4096)  # a queue is no smaller than a batch
 
 
 def negatives(setup: ImageSetup) -> Comparison:
@@ -164,11 +165,15 @@ def compare_numbers(
     setup: ImageSetup, depth: float = 0.9, upper: float = 0.99, pool: int | None = None
 ) -> Comparison:
     edge = rising_edge(depth, setup.epochs)
-    arms = {f"IR, k={k}": base_arm("instdisc", k) for k in NUMBERS}
-    arms |= {f"IRing, k={k}": ring_arm("instdisc", edge, upper, k, pool) for k in NUMBERS}
-    claims = [Claim(f"IRing, k={k}", f"IR, k={k}") for k in NUMBERS]
-    claims.append(Claim(f"IR, k={NUMBERS[-1]}", f"IR, k={NUMBERS[0]}"))
-    x = {f"{name}, k={k}": (name, float(k)) for name in ("IR", "IRing") for k in NUMBERS}
+    arms, claims, x = {}, [], {}
+    for recipe, numbers in (("instdisc", NUMBERS), ("moco", QUEUE_NUMBERS)):
+        base, ringed = BASES[recipe], RINGS[recipe]
+        for k in numbers:
+            arms[f"{base}, k={k}"] = base_arm(recipe, k)
+            arms[f"{ringed}, k={k}"] = ring_arm(recipe, edge, upper, k, pool)
+            claims.append(Claim(f"{ringed}, k={k}", f"{base}, k={k}"))
+            x |= {f"{name}, k={k}": (name, float(k)) for name in (base, ringed)}
+        claims.append(Claim(f"{base}, k={numbers[-1]}", f"{base}, k={numbers[0]}"))
     return Comparison("Appendix C", arms, claims, x=x, x_label="k: negatives")
 
 

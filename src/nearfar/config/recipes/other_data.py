@@ -113,7 +113,7 @@ SEQUENCES: dict[str, Recipe] = {
 GRAPHS: dict[str, Recipe] = {
     "infograph": Recipe(
         "A graph's summary must identify the graph's own nodes among those of other graphs: Deep InfoMax on "
-        "graphs (Sun et al. 2020; Liu 2022, sec. 3.3). bound=infonce is its NCE form.",
+        "graphs (Sun et al. 2020; Liu 2022, sec. 3.2.3). bound=infonce is its NCE form.",
         infograph,
         _GRAPHS,
     ),

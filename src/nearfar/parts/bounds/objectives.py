@@ -27,11 +27,17 @@ class Agreement(AbstractBound):
     """
 
     equation = "E[ 2 f(u, v+) - 2 ] = -E[ |u - v+|^2 ] of unit vectors"
+    remarks = (("weight", lambda weight: weight != 1, "times {weight}"),)
     reads_negatives = False
     needs_bounded_scores = True  # scores: longer vectors would agree ever more
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight < math.inf:
+            raise UserError(f"bound.weight was {self.weight:g}; it must be a number above 0")
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
-        return scores.over_positives(lambda f: 2.0 * f - 2.0)
+        return self.weight * scores.over_positives(lambda f: 2.0 * f - 2.0)
 
     def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
         return False

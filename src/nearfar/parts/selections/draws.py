@@ -20,12 +20,13 @@ from nearfar.errors import UserError
 from nearfar.parts.selections.ranks import in_threads
 
 
-def checked_sample(sample: int | None) -> int | None:
-    if sample is not None and (isinstance(sample, bool) or sample != int(sample) or sample < 1):
+def checked_number(number: int | None, key: str) -> int | None:
+    """How many to keep or draw; None: all of them."""
+    if number is not None and (isinstance(number, bool) or number != int(number) or number < 1):
         raise UserError(
-            f"selection.sample was {sample}; it must be a whole number from 1, or left out for all of them"
+            f"selection.{key} was {number}; it must be a whole number from 1, or left out for all of them"
         )
-    return None if sample is None else int(sample)
+    return None if number is None else int(number)
 
 
 def step_seed() -> int:

@@ -14,7 +14,7 @@ from nearfar.core.schedules import Progress
 from nearfar.core.scores import Membership, Scores
 from nearfar.core.types import Context, NegativeSampling
 from nearfar.errors import UserError
-from nearfar.parts.selections.draws import checked_sample, require_context, sample_candidates, step_seed
+from nearfar.parts.selections.draws import checked_number, require_context, sample_candidates, step_seed
 from nearfar.parts.selections.ring import SAMPLE_REMARK, reduce_sampling
 
 UNKNOWN_GROUP = -1
@@ -145,7 +145,7 @@ class Others(AbstractGroupSelection):
 
     def __init__(self, by: str = "known-label", sample: int | None = None, *, instances: int = 0) -> None:
         super().__init__(by, instances)
-        self.sample = checked_sample(sample)
+        self.sample = checked_number(sample, "sample")
 
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
         context = require_context(self, context)

@@ -15,7 +15,7 @@ from nearfar.core.schedules import Progress, Value, at, ends, parse_value, writt
 from nearfar.core.scores import Membership, Scores
 from nearfar.core.types import Context, NegativeSampling
 from nearfar.errors import UserError
-from nearfar.parts.selections.draws import checked_sample, step_seed
+from nearfar.parts.selections.draws import checked_number, step_seed
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Proposal(AbstractSelection):
         if not all(math.isfinite(end) for end in ends(beta)):
             raise UserError(f"selection.beta was {written(beta)}; it must be finite, a number or a schedule")
         object.__setattr__(self, "beta", beta)
-        object.__setattr__(self, "sample", checked_sample(self.sample))
+        object.__setattr__(self, "sample", checked_number(self.sample, "sample"))
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:

@@ -11,8 +11,8 @@ from nearfar.core.schedules import Progress, Value, at, ends, parse_value, writt
 from nearfar.core.scores import Dense, Membership, Scores
 from nearfar.core.types import Context, Coverage, NegativeSampling, Remark
 from nearfar.errors import UserError
-from nearfar.parts.selections.draws import checked_sample, sample_candidates, step_seed
-from nearfar.parts.selections.ranks import between_edges, places
+from nearfar.parts.selections.draws import checked_number, sample_candidates, step_seed
+from nearfar.parts.selections.ranks import between_edges, beyond_edges, places
 
 SAMPLE_REMARK: Remark = ("sample", ..., "of these {sample} drawn for each u")
 SLACK = 1e-9  # nats: equal scores are not below their own mean because of rounding
@@ -48,7 +48,7 @@ class Ring(AbstractSelection):
             )
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
-        object.__setattr__(self, "sample", checked_sample(self.sample))
+        object.__setattr__(self, "sample", checked_number(self.sample, "sample"))
 
     def __call__(self, scores: Scores, context: Context | Progress | None = None) -> Scores:
         """In a loop of one's own, where edges move by schedule, `context` may be how far the run is."""
@@ -102,7 +102,8 @@ class Ring(AbstractSelection):
 
 @dataclass(frozen=True)
 class Ball(AbstractSelection):
-    """The most similar candidates, those at places round(lower K) and above: a `Ring` whose upper edge is 1.
+    """The most similar candidates, those at places round(lower K) and above, and of these no more than
+    `nearest`: a `Ring` whose upper edge is 1.
 
     Of all selections by rank it is the one that keeps a bound at any cut (see docs/certificates.md).
     """
@@ -110,22 +111,36 @@ class Ball(AbstractSelection):
     ranks_by_score = True
     drop_reason = "not drawn"
     equation = "places round(l K) to K - 1 in rising order of f(u, v_k), l = {lower}"
-    remarks = (SAMPLE_REMARK,)
+    remarks = (SAMPLE_REMARK, ("nearest", ..., "of these the {nearest} nearest"))
     lower: Value = 0.5
     sample: int | None = None
+    nearest: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lower", _share(self.lower, "lower"))
-        object.__setattr__(self, "sample", checked_sample(self.sample))
+        object.__setattr__(self, "sample", checked_number(self.sample, "sample"))
+        object.__setattr__(self, "nearest", checked_number(self.nearest, "nearest"))
 
     def __call__(self, scores: Scores, context: Context | Progress | None = None) -> Scores:
-        return Ring(self.lower, 1.0, self.sample)(scores, context)
+        if self.nearest is None:
+            return Ring(self.lower, 1.0, self.sample)(scores, context)
+        lower = at(self.lower, _progress_of(context))
+
+        def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
+            with torch.no_grad():
+                return Membership(beyond_edges(values, offered, lower, 1.0, self.nearest)[0])
+
+        kept = replace(scores, negative=scores.negative.divide(rule, unweighted=True).negatives)
+        return kept if self.sample is None else Ring(0.0, 1.0, self.sample)(kept, context)
 
     def startup_warning(self) -> str | None:
         return _hard_from_start_warning(self.lower)
 
     def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
-        return Ring(self.lower, 1.0, self.sample).sampling(source, progress)
+        cut = Ring(self.lower, 1.0).sampling(source, progress)
+        if self.nearest is not None and self.nearest < cut.negatives:
+            cut = replace(cut, cut="above" if cut.cut == "above" else "below")
+        return reduce_sampling(reduce_sampling(cut, self.nearest), self.sample)
 
 
 def _hard_from_start_warning(lower: Value) -> str | None:

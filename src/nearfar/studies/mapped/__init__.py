@@ -1,10 +1,11 @@
-"""Every numbered item of the five papers and its status here: the table that docs/papers.md is printed from.
+"""Every numbered item of the five papers and its state here: the table that docs/papers.md is printed from.
 
-A paper is a text, a line a row:   items | what it is | command | state | reason
+A paper is a text, a line a row:   items | what it is | evidence | state | reason
 
-Items are as the paper numbers them (`Eq. 13-15`, `Fig. 2`, `Thm 3.1`), several of one kind with commas,
-ranges with a hyphen. The command shows or checks it; `-` is none. A test checks that every number in the
-papers' texts has a row, that every row is in the paper, and that every command exists.
+Items are as the paper numbers them (`Eq. 13-15`, `Fig. 2`, `Thm 3.1`, `App. C`), several of one kind with commas,
+ranges with a hyphen. Evidence is a test (`tests/FILE.py::NAME`), a page with a proof, or a command; `-` is none. Words
+in backquotes in the reason of a test's row are the formula, and the test contains them. A test checks that every
+number in the papers' texts has a row, that every row is in the paper, and that the evidence exists and runs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,16 +14,12 @@ from dataclasses import dataclass
 from nearfar.studies.mapped import liu, saez, song, wu_2020, wu_2021
 
 STATES = {
-    "tested": "an equation or a law that a test holds, against a reference of its own, a closed form or enumeration",
-    "reproduced": "its figures or its shape came out here",
-    "in small": "run here on a smaller budget; what came out is on the page of studies",
-    "not found here": "run here on a smaller budget, and the paper's effect was not seen",
-    "refuted here": "contradicted here, by a proof, a counter-example or a measurement",
-    "corrected": "wrong as printed; here as the reason says",
-    "not run": "the command is there and has only been run at the size of a test",
-    "not feasible here": "takes data or hardware that this project's machine does not have; the command, if any, is what one would run",
-    "not there": "nothing here does it yet",
-    "no claim": "a step of a proof, a definition that nothing is computed from, or an illustration",
+    "proved": "a proof is on the page",
+    "tested": "a test holds the formula against a reference of its own, a closed form or enumeration, as printed or as "
+    "corrected in the reason; a counter-example is a test too",
+    "reproduced": "the paper's figure or shape came out here, at the scale and with the spread of the reason",
+    "not reproduced": "run here at the scale of the reason, and the paper's effect was not seen, or its reverse was",
+    "not possible here": "takes data or hardware that were not at hand, or holds nothing to compute",
 }
 KINDS = {
     "Eq.": "Equations",
@@ -35,6 +32,8 @@ KINDS = {
     "Alg.": "Algorithms",
     "Table": "Tables",
     "Fig.": "Figures",
+    "Sec.": "Sections and appendices",
+    "App.": "Sections and appendices",
 }
 PAPERS = {paper.CITED: paper for paper in (liu, wu_2021, song, wu_2020, saez)}
 
@@ -46,9 +45,16 @@ class PaperItem:
     kind: str
     numbers: tuple[str, ...]
     title: str
-    command: str | None
+    evidence: str | None
     state: str
     reason: str
+
+    @property
+    def command(self) -> str | None:
+        """The evidence as a command line, where it is one."""
+        if self.evidence is None or self.evidence.startswith("docs/"):
+            return None
+        return self.evidence if self.evidence.startswith("nearfar ") else f"pytest {self.evidence}"
 
     @property
     def items(self) -> str:
@@ -64,14 +70,12 @@ def _entry(line: str) -> PaperItem:
     cells = [cell.strip() for cell in line.split(" | ")]
     if len(cells) != 5:
         raise ValueError(f"a row has five cells: {line!r}")
-    items, title, command, state, reason = cells
+    items, title, evidence, state, reason = cells
     kind, _, listed = items.partition(" ")
     if kind not in KINDS or state not in STATES:
         raise ValueError(f"{kind!r} or {state!r} is unknown: {line!r}")
     numbers = tuple(number for part in listed.split(", ") for number in _numbers(part))
-    return PaperItem(
-        kind, numbers, title, None if command == "-" else command, state, "" if reason == "-" else reason
-    )
+    return PaperItem(kind, numbers, title, None if evidence == "-" else evidence, state, reason)
 
 
 def _numbers(part: str) -> Iterator[str]:
@@ -111,11 +115,11 @@ def page() -> str:
         "# The five papers, number by number",
         "",
         "Every numbered equation, theorem, algorithm, table and figure of the papers that nearfar began "
-        "with: what shows or checks it, and what came out. "
-        "Printed by `nearfar study --papers`; a test holds it against the papers' texts and against the "
-        "commands there are. "
-        "DATA is CIFAR-10 unless the row says otherwise, [studies.md](studies.md) has the figures and "
-        "[references.md](references.md) the papers.",
+        "with, and the sections that make a claim: what shows or checks it, and what came out. "
+        "Printed by `nearfar study --papers`. A test walks all rows: the cited test exists and contains the "
+        "formula, the cited command runs on a tiny budget, and the papers' texts have these numbers and no others. "
+        "Data are CIFAR-10 unless the row says otherwise. [studies.md](studies.md) and "
+        "[results/studies.md](results/studies.md) have the figures, [references.md](references.md) the papers.",
         "",
         "| state | means |",
         "|---|---|",
@@ -137,7 +141,7 @@ def page() -> str:
                     "",
                     f"### {heading}",
                     "",
-                    "| | what | command | state | reason |",
+                    "| | what | evidence | state | reason |",
                     "|---|---|---|---|---|",
                 ]
                 lines += [_line(entry) for entry in rows]
@@ -145,5 +149,7 @@ def page() -> str:
 
 
 def _line(entry: PaperItem) -> str:
-    command = f"`{entry.command}`" if entry.command else ""
-    return f"| {entry.items} | {entry.title} | {command} | {entry.state} | {entry.reason} |"
+    evidence = f"`{entry.evidence}`" if entry.evidence else ""
+    # a bar inside a cell would end it
+    cells = (entry.items, entry.title, evidence, entry.state, entry.reason.replace("|", "\\|"))
+    return f"| {' | '.join(cells)} |"

@@ -100,7 +100,33 @@ class Rotate:
         return F.grid_sample(images, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
 
 
-OPERATIONS: dict[str, Callable[..., Operation]] = {"erase": Erase, "rotate": Rotate}
+@dataclass(frozen=True)
+class Pad:
+    """A border of `pixels` zeros, then a random crop of the image's own size: CIFAR's usual view with
+    `views.crop=0`. It is the image moved by up to `pixels` whole pixels either way."""
+
+    name: ClassVar[str] = "pad"
+    slots: ClassVar[int] = 2
+    probability: float = 1.0
+    pixels: int = 4
+
+    def __post_init__(self) -> None:
+        check_number(self, "probability", 0.0, 1.0)
+        check_number(self, "pixels", 0, 512)
+
+    def __call__(self, images: Images, numbers: Float[Tensor, "image slot"]) -> Images:
+        height, width = images.shape[2:]
+        pixels = int(self.pixels)
+        padded = F.pad(images, [pixels] * 4)
+        top, left = torch.floor(numbers * (2 * pixels + 1)).long().unbind(1)
+        rows = top[:, None] + torch.arange(height, device=images.device)
+        columns = left[:, None] + torch.arange(width, device=images.device)
+        place = torch.arange(len(images), device=images.device)[:, None, None]
+        # (image, height, width, channel) to (image, channel, height, width)
+        return padded[place, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+OPERATIONS: dict[str, Callable[..., Operation]] = {"erase": Erase, "rotate": Rotate, "pad": Pad}
 
 
 def operation(name: str, value: Any, key: str) -> Operation:
