@@ -167,7 +167,8 @@ def test_every_state_has_its_kind_of_evidence() -> None:
 def _definitions(path: Path) -> dict[str, tuple[ast.stmt, str]]:
     """What a test file defines at its top, by name, with its source."""
     text = path.read_text(encoding="utf-8")
-    lines, result = text.splitlines(), {}
+    lines = text.splitlines()
+    result: dict[str, tuple[ast.stmt, str]] = {}
     for node in ast.parse(text).body:
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
         source = "\n".join(lines[first - 1 : node.end_lineno])

@@ -165,7 +165,8 @@ def compare_numbers(
     setup: ImageSetup, depth: float = 0.9, upper: float = 0.99, pool: int | None = None
 ) -> Comparison:
     edge = rising_edge(depth, setup.epochs)
-    arms, claims, x = {}, [], {}
+    arms, claims = {}, []
+    x: dict[str, tuple[str, float]] = {}
     for recipe, numbers in (("instdisc", NUMBERS), ("moco", QUEUE_NUMBERS)):
         base, ringed = BASES[recipe], RINGS[recipe]
         for k in numbers:

@@ -67,6 +67,6 @@ Fig. 24-25 | jitter and temperature | nearfar study thesis-simclr tables=3 | rep
 Fig. 26-29 | losses while training | tests/train/test_train_online.py::test_the_online_head_reports_the_thesis_curves | tested | contrastive, `supervised` and total loss and top-1 and top-5 during training, by the hook `OnlineHead`
 Fig. 30-34 | BYOL's losses | tests/train/test_train_online.py::test_the_online_head_reports_the_thesis_curves | tested | the same curves of `byol`
 Sec. 7.2 | SimCLR v2: pretrain, fine-tune, distil | tests/simclrv2/test_simclrv2.py::test_a_cut_head_is_the_first_layers_of_the_full_head | tested | fine-tuning from the `head`'s first layer; `nearfar semi`
-Sec. 10.1.4 | transfer to other image sizes | tests/evaluate/test_evaluate_protocols.py::test_other_channels_sizes_and_classes_are_judged | tested | the thesis stopped at a bug of its code; here pictures of another `size` are evaluated
+Sec. 10.1.4 | transfer to other image sizes | tests/evaluate/test_evaluate_protocols.py::test_other_channels_sizes_and_classes_are_evaluated | tested | the thesis stopped at a bug of its code; here pictures of another `size` are evaluated
 Sec. 10.2.1 | BYOL's fixed augmentations | tests/recipes/test_recipes_presets.py::test_byol_views_are_the_thesis_ones | tested | colour always, jitter 0.8, greyscale 0.2, blur always, `solarise` 0.2 of the second view alone
 """
