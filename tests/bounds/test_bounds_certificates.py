@@ -27,32 +27,32 @@ CASES: list[tuple[AbstractBound, NegativeSampling, str, float | None, str]] = [
     (nf.InfoNCE(), INDEPENDENT, "proven", math.log(M), r"the 15 negatives .* nor log 16"),
     (nf.InfoNCE(), QUEUED, "not covered", math.log(1001), r"queued keys are old; .* 6.909 nats"),
     (nf.AlphaCPC(0.5), INDEPENDENT, "not covered", math.log(2 * M),
-    r"alpha = 0.5 is below 1.*0.7174 .* 0.6931"),
+        r"alpha = 0.5 is below 1.*0.7174 .* 0.6931"),
     (nf.AlphaCPC(1.0), SHARED, "proven", math.log(N), r"nor log 64"),
     (nf.AlphaCPC(1.0), QUEUED, "not covered", math.log(1001), r"queued keys are old"),
     (nf.AlphaCPC(2.0), INDEPENDENT, "proven", math.log(M / 2), r"alpha = 2 lies in \[1, m\], m = 16"),
     (nf.AlphaCPC(2.0), QUEUED, "not covered", math.log(1001 / 2), r"queued keys are old"),
     (nf.AlphaCPC(nf.geometric(5.0, 1.0)), SHARED, "proven", math.log(N), r"alpha = 5 to 1 lies in"),
     (nf.AlphaCPC(nf.linear(1.0, 0.5)), INDEPENDENT, "not covered", math.log(2 * M),
-    r"alpha = 0.5 is below 1"),
+        r"alpha = 0.5 is below 1"),
     (nf.MultiLabelCPC(1.0), INDEPENDENT, "proven", math.log(M), r"\[0.0166493, 16\] for n = 64 and m = 16"),
     (nf.MultiLabelCPC(SMALLEST_ALPHA), INDEPENDENT, "proven", math.log(M / SMALLEST_ALPHA),
-    r"nor log\(m/alpha\) = 6.868"),
+        r"nor log\(m/alpha\) = 6.868"),
     (nf.MultiLabelCPC(0.99 * SMALLEST_ALPHA), INDEPENDENT, "not covered",
-    math.log(M / SMALLEST_ALPHA / 0.99), r"alpha = 0.0164828 is outside"),
+        math.log(M / SMALLEST_ALPHA / 0.99), r"alpha = 0.0164828 is outside"),
     (nf.MultiLabelCPC(15.9), INDEPENDENT, "proven", math.log(M / 15.9), r"alpha = 15.9 lies in"),
     (nf.MultiLabelCPC(0.5), SHARED, "not covered", math.log(2 * N),
-    r"anchors share .* 64 times 63 negatives"),
+        r"anchors share .* 64 times 63 negatives"),
     (nf.MultiLabelCPC(0.5), QUEUED, "not covered", math.log(2002),
-    r"queued keys are old, and the proof needs"),
+        r"queued keys are old, and the proof needs"),
     (nf.MultiLabelCPC(nf.geometric(1.0, 0.1)), INDEPENDENT, "proven", math.log(10 * M),
-    r"alpha = 1 to 0.1 lies in"),
+        r"alpha = 1 to 0.1 lies in"),
     (nf.MultiLabelCPC(nf.geometric(5.0, 0.2)), INDEPENDENT, "proven", math.log(5 * M),
-    r"alpha = 5 to 0.2 lies in"),
+        r"alpha = 5 to 0.2 lies in"),
     (nf.Vince(), INDEPENDENT, "objective only", math.log(M), r"K - 1 = 15 nats"),
     (nf.BarberAgakov(), INDEPENDENT, "objective only", None, r"entropy H\(v\), which is not given"),
     (nf.BarberAgakov(2.5), replace(QUEUED, positive_is_key=True), "proven", None,
-    r"normalised q and H\(v\) is 2.5 nats"),
+        r"normalised q and H\(v\) is 2.5 nats"),
     (nf.BarberAgakov(2.5), QUEUED, "not covered", None, r"does not declare that the positive is"),
     (nf.UBA(), INDEPENDENT, "not covered", None, r"mean over 15 negatives .*\(Jensen\)"),
     (nf.TUBA(2.0), SHARED, "proven", None, r"the 63 negatives .* linearly; .* were fitted to"),
@@ -60,9 +60,9 @@ CASES: list[tuple[AbstractBound, NegativeSampling, str, float | None, str]] = [
     (nf.NWJ(), QUEUED, "not covered", None, r"^queued keys are old$"),
     (nf.NWJ(), NegativeSampling(N, 0), "not covered", None, r"without negatives"),
     (nf.DonskerVaradhan(), INDEPENDENT, "not covered", None,
-    r"fitted to, the value can exceed I without limit"),
+        r"fitted to, the value can exceed I without limit"),
     (nf.DonskerVaradhan(), replace(INDEPENDENT, held_out=True), "not covered", None,
-    r"consistent, but biased upwards .* 64 times 15"),
+        r"consistent, but biased upwards .* 64 times 15"),
     (nf.SMILE(), INDEPENDENT, "not covered", None, r"^not a bound: clipping e\^f at e\^5 "),
     (nf.JensenShannon(), INDEPENDENT, "objective only", None, r"Jensen-Shannon divergence"),
     (nf.BinaryNCE(), INDEPENDENT, "objective only", None, r"density ratio, not I"),
@@ -158,8 +158,8 @@ def test_a_selection_adds_no_proof(select: nf.Ball | nf.Ring) -> None:
             final = select.sampling(replace(initial, coverage=Coverage(1.0, 10**6)))
             if final.negatives:
                 assert bound.certificate(final).status == status
-    own = replace(INDEPENDENT, positive_is_key=True)
-    assert nf.BarberAgakov(1.0).certificate(select.sampling(own)).status == "proven"
+    key_positives = replace(INDEPENDENT, positive_is_key=True)
+    assert nf.BarberAgakov(1.0).certificate(select.sampling(key_positives)).status == "proven"
 
 
 def test_the_ceiling_is_that_of_the_negatives_kept() -> None:

@@ -222,7 +222,8 @@ def test_d_unknown_conditions_are_reported() -> None:
 
 
 class OneSymbol(AbstractCritic):
-    """log q(v) of the density that gives symbol 0 a share of 0.97 and three others 0.01 each, whatever u is."""
+    """log q(v) of the density that gives symbol 0 a share of 0.97 and three others 0.01 each, whatever u
+    is."""
 
     normalised = True
 
@@ -288,9 +289,9 @@ def test_i_a_critic_that_knows_positions_is_not_covered() -> None:
     assert result.nats == pytest.approx(math.log(64), abs=1e-6)
     assert result.certificate.status == "not covered"
     assert POSITIONS in result.certificate.condition
-    plain = held_out_estimate(method.replace(critic=nf.Dot()), [batch])
-    assert plain is not None
-    assert plain.certificate.status == "proven"
+    baseline = held_out_estimate(method.replace(critic=nf.Dot()), [batch])
+    assert baseline is not None
+    assert baseline.certificate.status == "proven"
 
 
 @pytest.mark.parametrize("bound", ["infonce", "nwj"])

@@ -23,7 +23,7 @@ Norm = Literal["none", "anchor", "key", "both"]
 
 
 @dataclass(frozen=True)
-class World:
+class BatchDesign:
     """How scores arise: number of rows, negatives from the batch or independent, batch norm on a side."""
 
     rows: int
@@ -43,7 +43,7 @@ class World:
         return base_sampling if self.equal_keys else base_sampling.not_exchangeable("equal keys are left out")
 
 
-def outcomes(world: World) -> tuple[Tensor, Tensor, Tensor]:
+def outcomes(world: BatchDesign) -> tuple[Tensor, Tensor, Tensor]:
     """All (u, v) of the rows, and all fresh keys: (outcome, row), (outcome, row), (outcome, row, fresh)."""
     pairs = itertools.product(range(STATES * STATES), repeat=world.rows)
     new_values = itertools.product(range(STATES), repeat=world.rows * world.independent)
@@ -64,7 +64,7 @@ def normalised(z: Tensor, rows: slice) -> Tensor:
 class Search:
     """E[number] - I as a function of logits of the joint and of the embeddings of every state."""
 
-    def __init__(self, world: World, bound: AbstractBound, selection: AbstractSelection) -> None:
+    def __init__(self, world: BatchDesign, bound: AbstractBound, selection: AbstractSelection) -> None:
         self.world, self.bound, self.selection = world, bound, selection
         self.u, self.v, self.other_keys = outcomes(world)
 
@@ -132,13 +132,13 @@ BOUNDS: dict[str, AbstractBound] = {
     "uba": nf.UBA(),
 }
 WORLDS = {
-    "batch of 2": World(2),
-    "batch of 3": World(3),
-    "own negatives": World(2, independent=2),
-    "norm of anchors": World(2, norm="anchor"),
-    "norm of keys": World(2, norm="key"),
-    "norm of both": World(2, norm="both"),
-    "without equal keys": World(3, equal_keys=False),
+    "batch of 2": BatchDesign(2),
+    "batch of 3": BatchDesign(3),
+    "own negatives": BatchDesign(2, independent=2),
+    "norm of anchors": BatchDesign(2, norm="anchor"),
+    "norm of keys": BatchDesign(2, norm="key"),
+    "norm of both": BatchDesign(2, norm="both"),
+    "without equal keys": BatchDesign(3, equal_keys=False),
 }
 SELECTIONS: dict[str, AbstractSelection] = {
     "everyone": nf.Everyone(),

@@ -277,8 +277,11 @@ def test_doctor_reports_broken_packages(tmp_path: Path) -> None:
     (tmp_path / "timm").mkdir()
     (tmp_path / "timm" / "__init__.py").write_text("raise OSError('libnothing.so: cannot open')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    process = run_python("-c", "from nearfar.system import machine; machine.EXTRAS = {'timm': 'timm'}; machine.CORE = (); "
-        "print(machine.broken_packages())", check=True, env={**os.environ, "PYTHONPATH": path})  # fmt: skip
+    code = (
+        "from nearfar.system import machine; machine.EXTRAS = {'timm': 'timm'}; machine.CORE = (); "
+        "print(machine.broken_packages())"
+    )
+    process = run_python("-c", code, check=True, env={**os.environ, "PYTHONPATH": path})
     assert process.stdout.strip() == str({"timm": "OSError: libnothing.so: cannot open"})
 
 

@@ -62,7 +62,7 @@ def compute(operation: Any, args: Any, kwargs: Any) -> Any:
     on_device = [isinstance(tensor, DeviceTensor) for tensor in tensors]
     name = operation.name().partition(".")[0]
     mixed = any(on_device) and any(
-        not here and tensor.ndim for here, tensor in zip(on_device, tensors, strict=True)
+        not on_this_device and tensor.ndim for on_this_device, tensor in zip(on_device, tensors, strict=True)
     )
     if mixed and name not in COPIES:
         raise RuntimeError(f"{name}: expected all tensors to be on the same device")
@@ -159,13 +159,13 @@ def check_selections(device: torch.device) -> None:
     accept = nf.Accept(0.3)
     selections = [nf.Ring(0.3, 0.9), nf.Ball(0.7, sample=4), nf.Ring(0.1, 0.9, 7), accept, nf.Proposal()]
     for selection in selections:
-        kept = []
+        masks = []
         for place in (torch.device("cpu"), device):
             accept.to(place)
             torch.manual_seed(3)
             scores = nf.Scores.of(*(tensor.to(place) for tensor in (positive, negative, offered)))
-            kept.append(selection(scores).negative.matrix()[1].cpu())
-        assert torch.equal(*kept), selection
+            masks.append(selection(scores).negative.matrix()[1].cpu())
+        assert torch.equal(*masks), selection
     scores = nf.Scores.of(*(tensor.to(device) for tensor in (positive, negative, offered)))
     assert nf.Ring(0.3, 0.9).coverage(scores).anchors == 6
 

@@ -40,7 +40,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[int]:
     dist.destroy_process_group()
 
 
-class Recorder(TorchDispatchMode):
+class DispatchRecorder(TorchDispatchMode):
     """Counts collectives, and the bytes of every tensor that an operation allocates."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ def take_step(strategy: Strategy, total: int | None) -> Counter[str]:
         nf.Shared(network()), nf.Cosine(0.2), nf.InBatch(), nf.Everyone(), nf.InfoNCE(), encoding=encoding
     )
     batch = nf.Batch(tuple(torch.randn(ROWS, 1, 8, 8) for _ in range(2)), torch.arange(ROWS), total=total)
-    with Recorder() as recorder:
+    with DispatchRecorder() as recorder:
         outcome = method(batch)
         outcome.loss.backward()
         strategy.average_gradients(method.parameters(), outcome.loss.detach().clone())
@@ -119,26 +119,26 @@ def test_gathering_holds_one_copy_and_its_gradient_none(world: int) -> None:
     with FakeTensorMode():
         rows = torch.randn(ROWS, DIM, requires_grad=True)
         layout = strategies.join().rows(ROWS, ROWS * world)
-        with Recorder() as forward:
+        with DispatchRecorder() as forward:
             gathered = layout.all_gather(rows)
         gradient = torch.ones_like(gathered)
-        with Recorder() as backward:
+        with DispatchRecorder() as backward:
             torch.autograd.grad(gathered, rows, gradient)
     assert forward.allocated == world * ROWS * DIM * 4
     assert backward.allocated == ROWS * DIM * 4
 
 
 def test_a_loss_exchanges_its_number_of_rows_once(world: int) -> None:
-    with Recorder() as recorder:
+    with DispatchRecorder() as recorder:
         NTXentLoss(gather_distributed=True)(*torch.randn(2, ROWS, DIM))
     assert recorder.collectives == {"_allgather_base": 3}
-    with Recorder() as recorder:
+    with DispatchRecorder() as recorder:
         gather_layout(ROWS, torch.device("cpu"), True)
     assert recorder.collectives == {"_allgather_base": 1}
 
 
 def test_a_run_asks_all_ranks_once_a_step(world: int) -> None:
-    with Recorder() as recorder:
+    with DispatchRecorder() as recorder:
         strategies.join().first_reasons([None, None, None])
     assert recorder.collectives == {"allreduce": 1}
 

@@ -32,7 +32,9 @@ names = [str(page.relative_to(ROOT)) for page in PAGES]
 def blocks(page: Path) -> list[tuple[str, str, str]]:
     """(language, code, the line above) of every fenced block."""
     fenced = re.compile(r"^(.*)\n+```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-    return [(language, code, above) for above, language, code in fenced.findall(page.read_text())]
+    return [
+        (language, code, previous_line) for previous_line, language, code in fenced.findall(page.read_text())
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names)
@@ -67,7 +69,8 @@ def test_benchmarks_named_in_a_page_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=names)
 def test_python_blocks_parse_and_use_names_that_exist(page: Path) -> None:
-    """README's blocks run (test_docs_site.py). Those of guides need data of the reader; each public name in them exists."""
+    """README's blocks run (test_docs_site.py). Those of guides need data of the reader; each public name in
+    them exists."""
     import nearfar as nf
 
     for language, code, _ in blocks(page):

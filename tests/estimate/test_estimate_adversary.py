@@ -1,4 +1,4 @@
-"""An adversary looks for small discrete joints on which `at_least` says too much, from finite samples; and for rare events by hand."""
+"""A search for small discrete joints and rare events on which `at_least` exceeds the truth."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 import nearfar as nf
 
 ROWS, TRIALS = 120, 30
-MOST = 6  # of 30 at 5 % each: more come with chance 0.003
+MAX_FAILURES = 6  # of 30 at 5 % each: more come with chance 0.003
 
 
 def draws(joint: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -27,7 +27,7 @@ def times_above(joint: np.ndarray, first: int) -> int:
 
 
 def test_no_searched_joint_distribution_breaks_at_least() -> None:
-    """Hill climbing on log p(x, y) of 3 x 3 cells, towards the highest at_least - I over a few samples; then fresh samples decide."""
+    """Hill climbing on log p(x, y) of 3 x 3 cells towards the highest at_least - I; new samples decide."""
     rng = np.random.default_rng(3)
     logits, best = 2 * rng.normal(size=(3, 3)), -float("inf")
     for step in range(12):
@@ -36,7 +36,7 @@ def test_no_searched_joint_distribution_breaks_at_least() -> None:
         gap = sum(at_least(joint, 1000 + k) for k in range(3)) / 3 - float(nf.info.mutual_information(joint))
         if gap > best:
             logits, best = trial, gap
-    assert times_above(np.exp(logits) / np.exp(logits).sum(), 5000) <= MOST
+    assert times_above(np.exp(logits) / np.exp(logits).sum(), 5000) <= MAX_FAILURES
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_no_searched_joint_distribution_breaks_at_least() -> None:
 )
 def test_rare_events_do_not_raise_at_least(joint: list[list[float]]) -> None:
     p = np.array(joint) / np.sum(joint)
-    assert times_above(p, 0) <= MOST
+    assert times_above(p, 0) <= MAX_FAILURES

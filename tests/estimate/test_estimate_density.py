@@ -1,4 +1,4 @@
-"""Noise-contrastive density estimation: Liu 2022, Eq. 5-23 against maximum likelihood, closed forms and quadrature."""
+"""Noise-contrastive density estimation: Liu 2022, Eq. 5-23, maximum likelihood, closed forms, quadrature."""
 
 import math
 from typing import Any
@@ -38,7 +38,7 @@ def sample(size: int, seed: int = 0) -> Tensor:
     return 1.5 + 0.7 * torch.randn(size, generator=generator, dtype=torch.float64)
 
 
-WIDE = Normal(torch.tensor(1.0, dtype=torch.float64), torch.tensor(1.5, dtype=torch.float64))
+WIDE_NORMAL = Normal(torch.tensor(1.0, dtype=torch.float64), torch.tensor(1.5, dtype=torch.float64))
 
 
 @given(
@@ -78,7 +78,9 @@ def test_gradient_approaches_maximum_likelihood_like_one_over_nu() -> None:
     likelihood = torch.autograd.grad(-model(data).mean(), parameters)
 
     def distance(nu: float) -> float:
-        loss = nce_loss(model(data) - WIDE.log_prob(data), model(noise) - WIDE.log_prob(noise), nu)
+        loss = nce_loss(
+            model(data) - WIDE_NORMAL.log_prob(data), model(noise) - WIDE_NORMAL.log_prob(noise), nu
+        )
         ours = torch.autograd.grad(loss, parameters)
         return math.hypot(*(float(a - b) for a, b in zip(ours, likelihood, strict=True)))
 
@@ -103,7 +105,7 @@ def test_gradient_in_closed_form_by_quadrature() -> None:
     data = torch.from_numpy(scipy.stats.norm.ppf(quantiles, 1.5, 0.7))
     noise = torch.from_numpy(scipy.stats.norm.ppf(quantiles, 1.0, 1.5))
     model = Gaussian(mean=1.2, precision=1.3, normalised=True)
-    loss = nce_loss(model(data) - WIDE.log_prob(data), model(noise) - WIDE.log_prob(noise), nu)
+    loss = nce_loss(model(data) - WIDE_NORMAL.log_prob(data), model(noise) - WIDE_NORMAL.log_prob(noise), nu)
     (ours,) = torch.autograd.grad(loss, model.mean)
     assert float(-ours) == pytest.approx(expected, abs=1e-4)
 
@@ -111,7 +113,9 @@ def test_gradient_in_closed_form_by_quadrature() -> None:
 def test_a_normalised_model_nears_maximum_likelihood_as_nu_grows() -> None:
     def distance(nu: float, seed: int) -> float:
         data = sample(300, seed)
-        fitted = fit_density(Gaussian(normalised=True), data, WIDE, nu=nu, partition="zero", seed=seed).model
+        fitted = fit_density(
+            Gaussian(normalised=True), data, WIDE_NORMAL, nu=nu, partition="zero", seed=seed
+        ).model
         spread = float(torch.exp(-0.5 * fitted.log_precision.detach()))
         return math.hypot(float(fitted.mean.detach() - data.mean()), spread - float(data.std(correction=0)))
 
@@ -123,7 +127,7 @@ def test_a_normalised_model_nears_maximum_likelihood_as_nu_grows() -> None:
 def test_the_partition_of_an_unnormalised_model_is_learned() -> None:
     """Eq. 9: mean 1.5, precision 1 / 0.49 and log Z = log(0.7 sqrt(2 pi)), with no integral computed."""
     data = sample(20_000)
-    fitted = fit_density(Gaussian(), data, WIDE, nu=10)
+    fitted = fit_density(Gaussian(), data, WIDE_NORMAL, nu=10)
     assert float(fitted.model.mean.detach()) == pytest.approx(1.5, abs=0.02)
     assert float(fitted.model.log_precision.detach().exp()) == pytest.approx(1 / 0.49, rel=0.03)
     assert fitted.log_partition == pytest.approx(math.log(0.7 * math.sqrt(2 * math.pi)), abs=0.02)
@@ -148,13 +152,13 @@ class Shifted(Gaussian):
 def test_zero_suits_a_model_that_can_normalise_itself_and_no_other() -> None:
     """Eq. 22: with c = 0 the objective makes the model's own constant the log-partition."""
     data = sample(5000)
-    able = fit_density(Shifted(), data, WIDE, partition="zero")
-    learned = fit_density(Gaussian(), data, WIDE, partition="learned")
+    able = fit_density(Shifted(), data, WIDE_NORMAL, partition="zero")
+    learned = fit_density(Gaussian(), data, WIDE_NORMAL, partition="learned")
     assert able.log_partition == 0
     assert float(able.model.constant.detach()) == pytest.approx(-learned.log_partition, abs=1e-4)
     assert able.loss == pytest.approx(learned.loss, abs=1e-9)
     assert able.mass == pytest.approx(1, abs=0.03)
-    unable = fit_density(Gaussian(), data, WIDE, partition="zero")
+    unable = fit_density(Gaussian(), data, WIDE_NORMAL, partition="zero")
     assert unable.loss > learned.loss + 0.01
 
 
@@ -182,9 +186,9 @@ def test_a_seed_reproduces_the_fit_without_side_effects() -> None:
     model, data = Gaussian(), sample(200)
     torch.manual_seed(123)
     previous = torch.random.get_rng_state()
-    first, again = (fit_density(model, data, WIDE, seed=4) for _ in range(2))
-    second = fit_density(model, data, WIDE, seed=5)
-    assert first.log_partition == again.log_partition
+    first, repeated = (fit_density(model, data, WIDE_NORMAL, seed=4) for _ in range(2))
+    second = fit_density(model, data, WIDE_NORMAL, seed=5)
+    assert first.log_partition == repeated.log_partition
     assert first.log_partition != second.log_partition
     assert torch.equal(torch.random.get_rng_state(), previous)
     assert float(model.mean.detach()) == 0.0
@@ -217,7 +221,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("change", "sentence"), BAD, ids=[b[1][:30] for b in BAD])
 def test_bad_input_gets_one_sentence(change: dict[str, Any], sentence: str) -> None:
-    full: dict[str, Any] = {"model": Gaussian(), "data": sample(50), "noise": WIDE, **change}
+    full: dict[str, Any] = {"model": Gaussian(), "data": sample(50), "noise": WIDE_NORMAL, **change}
     with pytest.raises(nf.UserError, match=sentence) as problem:
         fit_density(**full)
     assert "\n" not in str(problem.value)
@@ -229,7 +233,7 @@ def test_a_diverging_fit_is_reported() -> None:
             return (self.mean * 1e200).exp() * u.square() * 1e300 + super().forward(u) * self.mean.log()
 
     with pytest.raises(nf.UserError, match="the fit diverged"):
-        fit_density(Runaway(mean=1e-201), sample(50), WIDE)
+        fit_density(Runaway(mean=1e-201), sample(50), WIDE_NORMAL)
 
 
 @pytest.mark.parametrize(
@@ -243,6 +247,6 @@ def test_a_diverging_fit_is_reported() -> None:
 )
 def test_unsuitable_models_are_reported(changes: dict[str, Any], sentence: str) -> None:
     normal = torch.distributions.Independent(torch.distributions.Normal(torch.zeros(1), torch.ones(1)), 1)
-    given = {"model": torch.nn.Linear(1, 1), "data": torch.randn(20, 1), "noise": normal, **changes}
+    arguments = {"model": torch.nn.Linear(1, 1), "data": torch.randn(20, 1), "noise": normal, **changes}
     with pytest.raises(nf.UserError, match=sentence):
-        nf.fit_density(**given)
+        nf.fit_density(**arguments)

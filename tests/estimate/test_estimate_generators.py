@@ -1,4 +1,4 @@
-"""Random problems of benchmarks/generators: the log ratio is that of the draws, and truths are what they say."""
+"""Random problems of benchmarks/generators: log ratios belong to the draws, and truths are right."""
 
 from collections.abc import Callable
 from functools import partial
@@ -33,22 +33,23 @@ ROWS = 10_000
 
 @pytest.mark.parametrize(("make", "seed"), CORES)
 def test_log_ratio_is_that_of_the_draws(make: Callable[[Rng], Core], seed: int) -> None:
-    """E_joint[f / (1 + r)] = E_independent[f r / (1 + r)] for every f of the pair, since both are the integral of
-    f p q / (p + q). Six standard errors of the difference; both means are of numbers between 0 and 1."""
+    """E_joint[f / (1 + r)] = E_independent[f r / (1 + r)] for every f of the pair, since both are the
+    integral of f p q / (p + q). Six standard errors of the difference; both means are of numbers between 0
+    and 1."""
     core = make(np.random.default_rng(seed))
     rng = np.random.default_rng([seed, 1])
     u, v = core.draw(rng, ROWS)
-    other = core.draw(rng, ROWS)[1]
-    joint, independent = core.log_ratio(u, v), core.log_ratio(u, other)
+    independent_y = core.draw(rng, ROWS)[1]
+    joint, independent = core.log_ratio(u, v), core.log_ratio(u, independent_y)
     halves = [u[:, 0] > np.median(u[:, 0]), u.sum(axis=1) > np.median(u.sum(axis=1))]
     for half in (np.ones(ROWS, bool), *halves):
         for high, other_high in (
             (1, 1),
-            (v[:, -1] > np.median(v[:, -1]), other[:, -1] > np.median(v[:, -1])),
+            (v[:, -1] > np.median(v[:, -1]), independent_y[:, -1] > np.median(v[:, -1])),
         ):
-            left, right = half * high * expit(-joint), half * other_high * expit(independent)
-            error = np.sqrt((left.var() + right.var()) / ROWS)
-            assert abs(left.mean() - right.mean()) <= 6 * error + 1e-4
+            joint_mean, independent_mean = half * high * expit(-joint), half * other_high * expit(independent)
+            error = np.sqrt((joint_mean.var() + independent_mean.var()) / ROWS)
+            assert abs(joint_mean.mean() - independent_mean.mean()) <= 6 * error + 1e-4
 
 
 EMISSIONS = [
@@ -135,7 +136,8 @@ def test_density_of_an_effect_against_its_closed_form() -> None:
 
 
 def test_heavy_tails_against_entropies() -> None:
-    """I = 2 h(d) - h(2d) - sum log(1 - rho^2) / 2 of Student's t; one draw of parameters is read from its ratio."""
+    """I = 2 h(d) - h(2d) - sum log(1 - rho^2) / 2 of Student's t; one draw of parameters is read from its
+    ratio."""
     core = reporting.heavy(np.random.default_rng(2))
     twin = np.random.default_rng(2)
     count, df = int(twin.integers(1, 7)), float(twin.uniform(1.5, 8))
@@ -156,17 +158,17 @@ def test_heavy_tails_against_entropies() -> None:
 def test_tables_keep_the_core_and_repeat(make: Callable[[int, int], Problem]) -> None:
     for index in range(40):
         problem = make(11, index)
-        sample, again = problem.sample(60, 1), make(11, index).sample(60, 1)
+        sample, repeated = problem.sample(60, 1), make(11, index).sample(60, 1)
         cores = problem.core.draw(np.random.default_rng([1, 60, 1]), 60)
-        assert np.array_equal(sample.log_ratio, again.log_ratio)
+        assert np.array_equal(sample.log_ratio, repeated.log_ratio)
         for side, twin, core, columns in zip(
-            (sample.x, sample.y), (again.x, again.y), cores, problem.columns, strict=True
+            (sample.x, sample.y), (repeated.x, repeated.y), cores, problem.columns, strict=True
         ):
-            shown = numbers(side)
-            assert shown.shape == (60, columns)
-            assert np.isfinite(shown).all()
-            assert np.array_equal(shown, numbers(twin))
-            assert len(np.unique(shown, axis=0)) >= len(np.unique(core, axis=0))
+            values_of_side = numbers(side)
+            assert values_of_side.shape == (60, columns)
+            assert np.isfinite(values_of_side).all()
+            assert np.array_equal(values_of_side, numbers(twin))
+            assert len(np.unique(values_of_side, axis=0)) >= len(np.unique(core, axis=0))
 
 
 def test_generators_cover_kinds_and_widths() -> None:

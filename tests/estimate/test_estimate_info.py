@@ -1,4 +1,4 @@
-"""Discrete information keeps the laws of Sáez Maldonado 2021, ch. 3, agrees with scipy and scikit-learn, and refuses what is no distribution."""
+"""Discrete information: the laws of Sáez Maldonado 2021, ch. 3, scipy, scikit-learn, and invalid inputs."""
 
 import math
 from collections.abc import Callable

@@ -39,13 +39,15 @@ def test_there_are_forty_tasks() -> None:
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_truth_is_the_mean_of_the_log_ratio(task: InformationTask) -> None:
-    """Six standard errors; and E_joint[1 / (1 + r)] = E_independent[r / (1 + r)], which only the ratio of the two
-    densities satisfies."""
+    """Six standard errors; and E_joint[1 / (1 + r)] = E_independent[r / (1 + r)], which only the ratio of the
+    two densities satisfies."""
     x, y = task.draw(ROWS, np.random.default_rng(1))
     joint, independent = task.log_ratio(x, y), task.log_ratio(x, np.roll(y, 1, axis=0))
     assert abs(joint.mean() - task.truth) <= 6 * joint.std() / np.sqrt(ROWS)
-    left, right = expit(-joint), expit(independent)
-    assert abs(left.mean() - right.mean()) <= 6 * np.sqrt((left.var() + right.var()) / ROWS)
+    joint_mean, independent_mean = expit(-joint), expit(independent)
+    assert abs(joint_mean.mean() - independent_mean.mean()) <= 6 * np.sqrt(
+        (joint_mean.var() + independent_mean.var()) / ROWS
+    )
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)

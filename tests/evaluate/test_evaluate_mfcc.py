@@ -17,7 +17,7 @@ def slow_mfcc(wave: np.ndarray, rate: int) -> np.ndarray:
         bins *= 2
     sharp = [wave[0]] + [wave[t] - 0.97 * wave[t - 1] for t in range(1, len(wave))]
     centres = [700 * (10 ** (m / 2595) - 1) for m in np.linspace(
-        2595 * math.log10(1 + 20 / 700), 2595 * math.log10(1 + rate / 2 / 700), 42)]  # fmt: skip
+            2595 * math.log10(1 + 20 / 700), 2595 * math.log10(1 + rate / 2 / 700), 42)]  # fmt: skip
     rows = []
     for start in range(0, len(wave) - width + 1, step):
         frame = [
@@ -39,9 +39,9 @@ def slow_mfcc(wave: np.ndarray, rate: int) -> np.ndarray:
                     total += p * (high - hertz) / (high - centre)
             logs.append(math.log(total + 1e-10))
         rows.append([
-            math.sqrt((1 if q == 0 else 2) / 40)
-            * sum(logs[j] * math.cos(math.pi * q * (j + 0.5) / 40) for j in range(40))
-            for q in range(13)
+                math.sqrt((1 if q == 0 else 2) / 40)
+                * sum(logs[j] * math.cos(math.pi * q * (j + 0.5) / 40) for j in range(40))
+                for q in range(13)
         ])  # fmt: skip
     return np.array(rows)
 

@@ -268,16 +268,17 @@ def step(method: nf.Method, k: int, dtype: torch.dtype) -> float:
 @pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_memories_train_in_any_precision(memory: str, dtype: torch.dtype) -> None:
-    """As in float32, to the digits of the coarser of the two: a cosine over 0.5 moves by a few times 2^-8 in bfloat16."""
-    plain, converted = remembering(memory), remembering(memory).to(dtype)
+    """As in float32, to the precision of the coarser: a cosine over 0.5 moves by a few times 2^-8 in
+    bfloat16."""
+    reference, converted = remembering(memory), remembering(memory).to(dtype)
     tolerance = 1e-5 if dtype is torch.float64 else 16 * torch.finfo(dtype).eps
     for k in range(3):
-        assert abs(step(plain, k, torch.float32) - step(converted, k, dtype)) < tolerance
+        assert abs(step(reference, k, torch.float32) - step(converted, k, dtype)) < tolerance
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_averages_made_before_the_first_step_follow_a_memory(memory: str) -> None:
-    """A memory is as wide as its first keys, and so is that of a copy. The average of one step is the model."""
+    """A memory is as wide as its first keys, also in a copy. The average of one step is the model."""
     from torch.optim import swa_utils
 
     method = remembering(memory)

@@ -1,5 +1,5 @@
-"""Random compositions of parts on every kind of data: refused in a sentence, or finite, the same bits when resumed, the same numbers
-tile by tile (`chunk`) and by two ranks.
+"""Random compositions of parts on every kind of data: refused in a sentence, or finite, the same bits when
+resumed, the same numbers tile by tile (`chunk`) and by two ranks.
 
 Chunks and ranks are compared in float64, where rounding is some 1e-15 and a mistake of order one.
 """
@@ -72,11 +72,11 @@ def case(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
     tensors, facts = session.state()
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     third = losses_of(session, 2, 3)
-    again = open_session(recipe, layer, kind, torch.float32)
-    again.restore(tensors, facts)
-    again.restore_hooks(tensors, facts)
-    assert losses_of(again, 2, 3) == third, (recipe, layer)
-    ours, theirs = session.state()[0], again.state()[0]
+    resumed = open_session(recipe, layer, kind, torch.float32)
+    resumed.restore(tensors, facts)
+    resumed.restore_hooks(tensors, facts)
+    assert losses_of(resumed, 2, 3) == third, (recipe, layer)
+    ours, theirs = session.state()[0], resumed.state()[0]
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == [], (recipe, layer)
     if rng.random() < 0.5:
         return "resumed bit-equal", one
@@ -86,17 +86,18 @@ def case(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
 
 def compare_chunks(recipe: str, layer: dict[str, Any], kind: str, rng: random.Random) -> None:
     """The loss of the first step, and every weight after it, with and without tiles."""
-    found = []
+    results = []
     for chunk in ("none", rng.choice([1, 2, 5, 100])):
         session = open_session(recipe, {**layer, "chunk": chunk}, kind, torch.float64)
         loss = losses_of(session, 0, 1)
-        found.append((loss[0], torch.cat([w.detach().reshape(-1) for w in session.method.parameters()])))
-    (plain, weights), (tiled, others) = found
-    assert abs(plain - tiled) <= ROUNDING * max(1.0, abs(plain)), (recipe, layer, plain, tiled)
+        results.append((loss[0], torch.cat([w.detach().reshape(-1) for w in session.method.parameters()])))
+    (dense, weights), (tiled, tiled_weights) = results
+    assert abs(dense - tiled) <= ROUNDING * max(1.0, abs(dense)), (recipe, layer, dense, tiled)
     scale = max(1.0, float(weights.abs().max()))
-    # an optimiser that divides a gradient by its own size makes a sign of rounding where the gradient is zero: few such
-    apart = ((weights - others).abs() > 1e-6 * scale).double().mean()
-    assert float(apart) < 0.01, (recipe, layer, float(apart))
+    # an optimiser that divides a gradient by its own size makes a sign of rounding where the gradient is
+    # zero: few such
+    share = ((weights - tiled_weights).abs() > 1e-6 * scale).double().mean()
+    assert float(share) < 0.01, (recipe, layer, float(share))
 
 
 def by_ranks(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
@@ -107,19 +108,19 @@ def by_ranks(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
     while len(cases) < BY_RANKS:
         tried += 1
         recipe, layer = draw_composition(rng, "images")
-        asked = {
+        settings = {
             key: value
             for key, value in layer.items()
             if key not in ("epochs", "batch_size", "workers", "held_out", "precision")
         }
-        asked |= {"recipe": recipe, "optimizer": "sgd", "lr": 0.01}
+        settings |= {"recipe": recipe, "optimizer": "sgd", "lr": 0.01}
         try:
-            alone = trajectory(asked, place, SINGLE, 1, torch.float64, 16)
+            single = trajectory(settings, place, SINGLE, 1, torch.float64, 16)
         except UserError:
             continue
-        if all(map(math.isfinite, alone.losses)) and bool(alone.gradient.isfinite().all()):
-            cases[f"{recipe} {asked}"] = asked
-    found = compare(2, cases, steps=1)
-    for name, differences in found.items():
+        if all(map(math.isfinite, single.losses)) and bool(single.gradient.isfinite().all()):
+            cases[f"{recipe} {settings}"] = settings
+    comparison = compare(2, cases, steps=1)
+    for name, differences in comparison.items():
         assert max(differences.values()) < ROUNDING, (name, differences)
     return "two ranks equal one", {"compositions": tried}

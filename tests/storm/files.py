@@ -110,7 +110,7 @@ def graphs(rng: random.Random) -> dict[str, bytes]:
     return {f"SET_{name}.txt": "\n".join(lines).encode() + b"\n" for name, lines in files.items()}
 
 
-# items of a folder: many damaged ones are opened at once, beside a sound one
+# items of a folder: many damaged ones are opened at once, with an intact one
 ITEMS: dict[str, Callable[[random.Random], bytes]] = {
     ".png": lambda rng: picture(rng, "PNG"),
     ".jpg": lambda rng: picture(rng, "JPEG"),
@@ -132,11 +132,12 @@ SETS: dict[str, tuple[str, str, Callable[[random.Random], bytes]]] = {
     "a tar file": ("a.tar", "{}", shard),
     "graphs": ("set", "{}", lambda rng: b""),
 }
-EACH, TOGETHER = 4, 16  # sets of a case, items of a folder
+SETS_PER_CASE, ITEMS_PER_FOLDER = 4, 16  # sets of a case, items of a folder
 
 
-def mutated(data: bytes, other: bytes, rng: random.Random) -> bytes:
-    """One to four of: flip a bit, set a byte, insert, delete, repeat, zero, truncate, take another file's part."""
+def mutated(data: bytes, donor: bytes, rng: random.Random) -> bytes:
+    """One to four of: flip a bit, set a byte, insert, delete, repeat, zero, truncate, splice in another
+    file."""
     for _ in range(rng.randint(1, 4)):
         raw = bytearray(data)
         place, width = rng.randrange(len(raw) + 1), rng.randint(1, 16)
@@ -158,7 +159,7 @@ def mutated(data: bytes, other: bytes, rng: random.Random) -> bytes:
         elif kind == 7:
             del raw[place:]
         else:
-            raw[place : place + width] = other[place : place + width]
+            raw[place : place + width] = donor[place : place + width]
         data = bytes(raw)
     return data
 
@@ -167,20 +168,20 @@ def items(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
     """A folder of damaged files and a sound one."""
     suffix = rng.choice([*ITEMS])
     make = ITEMS[suffix]
-    made = [make(rng) for _ in range(4)]
-    for number in range(TOGETHER):
-        (place / f"{number}{suffix}").write_bytes(mutated(rng.choice(made), rng.choice(made), rng))
-    (place / f"sound{suffix}").write_bytes(made[0])
+    contents = [make(rng) for _ in range(4)]
+    for number in range(ITEMS_PER_FOLDER):
+        (place / f"{number}{suffix}").write_bytes(mutated(rng.choice(contents), rng.choice(contents), rng))
+    (place / f"sound{suffix}").write_bytes(contents[0])
     opened = open_data(place, max_bad_share=0.99, cache_bytes=rng.choice([0, 10**6]))
     opened.load(np.arange(len(opened)))
-    return "opened, some set aside" if opened.quarantine else "opened", {"files": TOGETHER}
+    return "opened, some set aside" if opened.quarantine else "opened", {"files": ITEMS_PER_FOLDER}
 
 
 def whole(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
     """Sets of one file, or of a few that belong together, each damaged."""
     kind, refused = rng.choice([*SETS]), 0
     name, spec, make = SETS[kind]
-    for number in range(EACH):
+    for number in range(SETS_PER_CASE):
         folder = place / str(number)
         folder.mkdir()
         file = folder / name
@@ -196,7 +197,9 @@ def whole(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
             read_set(kind, spec.format(folder if kind == "idx" else file), folder)
         except UserError:
             refused += 1
-    return "refused" if refused == EACH else "read" if not refused else "some refused", {"files": EACH}
+    return "refused" if refused == SETS_PER_CASE else "read" if not refused else "some refused", {
+        "files": SETS_PER_CASE
+    }
 
 
 def read_set(kind: str, spec: str, folder: Path) -> None:

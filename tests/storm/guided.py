@@ -1,8 +1,8 @@
-"""Our own parsers, fuzzed with coverage as the guide: an input that reaches a line nobody reached before is kept and changed further.
+"""Coverage-guided fuzzing of our parsers: an input that reaches a new line is kept and changed further.
 
-Every input is parsed, or refused with the parser's own exception; anything else is a promise broken. A case is one search from a
-parser's sound inputs, a function of its seed. (Native fuzzers such as atheris do the same faster, and need a compiler to install.)
-"""
+Every input is parsed or refused with the parser's own exception; anything else is a defect. A case is one
+search from the valid inputs of a parser, a function of its seed. (Native fuzzers such as atheris need a
+compiler.)"""
 
 import random
 import sys
@@ -33,7 +33,8 @@ TRIES = 150  # inputs of a case
 
 @dataclass(frozen=True)
 class Parser:
-    """`run(input, folder)`; files whose lines are counted; sound inputs; the exceptions that are its answers."""
+    """`run(input, folder)`; files whose lines are counted; valid inputs; the exceptions that refuse an
+    input."""
 
     run: Callable[[bytes, Path], Any]
     files: tuple[str, ...]
@@ -69,10 +70,10 @@ def graph_folder(data: bytes, place: Path) -> None:
     read_tu(place, "s")
 
 
-def written_to(name: str, read: Callable[[Path], Any]) -> Callable[[bytes, Path], Any]:
+def written_to(name: str, reader: Callable[[Path], Any]) -> Callable[[bytes, Path], Any]:
     def run(data: bytes, place: Path) -> Any:
         (place / name).write_bytes(data)
-        return read(place / name)
+        return reader(place / name)
 
     return run
 
@@ -94,16 +95,27 @@ CALLS = [
     b"plateau(0.1)",
 ]
 PARSERS = {
-    "schedules": Parser(schedule, ("schedules/reading.py", "schedules/shapes.py", "schedules/adaptive.py"), lambda rng: CALLS),
-    "settings": Parser(words, ("settings.py", "resolve.py", "parts.py", "recipes/choices.py"), lambda rng: SETTINGS),
-    "units": Parser(units, ("settings.py",), lambda rng: [b"2h", b"1.5 GB", b"90", b"10min", b"512MiB"], (UserError, ValueError)),
-    "axes": Parser(lambda data, place: read_space(text_of(data).split("\x01")), ("sweeps/space.py",), lambda rng: [b"lr=1e-4..1e-1:log\x01seed=0..4", b"a=1,2,'linear(0,1)'"]),
-    "yaml": Parser(lambda data, place: load_yaml(text_of(data)), ("parts.py",), lambda rng: [b"{a: [1, 2.5, x], b: {c: null}}", b"a: 1e-4\nb: &c 1\n", b"a: !!bool x\nb: 2001-01-01"], (yaml.YAMLError,)),
-    "wav": Parser(lambda data, place: decode_sound(data), ("modalities/sound/decode.py",), lambda rng: [sound(rng) for _ in range(3)]),
-    "pictures": Parser(lambda data, place: decode(data, 8), ("modalities/image/decode.py",), lambda rng: [picture(rng, kind) for kind in ("PNG", "JPEG", "BMP", "WEBP")]),
-    "idx": Parser(written_to("train-images-idx3-ubyte", read_idx), ("modalities/image/idx.py",), lambda rng: [idx(rng) for _ in range(3)]),
-    "graphs": Parser(graph_folder, ("modalities/graph/data.py",), lambda rng: [b"\x01".join(graphs(rng).values())]),
-    "tables": Parser(written_to("a.csv", lambda path: read_sample(str(path))), ("estimate/read.py",), lambda rng: [numbers(rng)]),
+    "schedules": Parser(schedule, ("schedules/reading.py", "schedules/shapes.py", "schedules/adaptive.py"),
+        lambda rng: CALLS),
+    "settings": Parser(words, ("settings.py", "resolve.py", "parts.py", "recipes/choices.py"),
+        lambda rng: SETTINGS),
+    "units": Parser(units, ("settings.py",), lambda rng: [b"2h", b"1.5 GB", b"90", b"10min", b"512MiB"],
+        (UserError, ValueError)),
+    "axes": Parser(lambda data, place: read_space(text_of(data).split("\x01")), ("sweeps/space.py",),
+        lambda rng: [b"lr=1e-4..1e-1:log\x01seed=0..4", b"a=1,2,'linear(0,1)'"]),
+    "yaml": Parser(lambda data, place: load_yaml(text_of(data)), ("parts.py",),
+        lambda rng: [b"{a: [1, 2.5, x], b: {c: null}}", b"a: 1e-4\nb: &c 1\n", b"a: !!bool x\nb: 2001-01-01"],
+        (yaml.YAMLError,)),
+    "wav": Parser(lambda data, place: decode_sound(data), ("modalities/sound/decode.py",),
+        lambda rng: [sound(rng) for _ in range(3)]),
+    "pictures": Parser(lambda data, place: decode(data, 8), ("modalities/image/decode.py",),
+        lambda rng: [picture(rng, kind) for kind in ("PNG", "JPEG", "BMP", "WEBP")]),
+    "idx": Parser(written_to("train-images-idx3-ubyte", read_idx), ("modalities/image/idx.py",),
+        lambda rng: [idx(rng) for _ in range(3)]),
+    "graphs": Parser(graph_folder, ("modalities/graph/data.py",),
+        lambda rng: [b"\x01".join(graphs(rng).values())]),
+    "tables": Parser(written_to("a.csv", lambda path: read_sample(str(path))), ("estimate/read.py",),
+        lambda rng: [numbers(rng)]),
 }  # fmt: skip
 
 
@@ -118,21 +130,21 @@ def reached(parser: Parser, data: bytes, place: Path) -> tuple[frozenset[tuple[s
     def call(frame: FrameType, event: str, argument: Any) -> Any:
         return line if frame.f_code.co_filename.endswith(parser.files) else None
 
-    before = sys.gettrace()
+    previous = sys.gettrace()
     sys.settrace(call)
     try:
         parser.run(data, place)
     except parser.answers:
         return frozenset(lines), True
     finally:
-        sys.settrace(before)
+        sys.settrace(previous)
     return frozenset(lines), False
 
 
 def case(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
     name = rng.choice([*PARSERS])
     parser = PARSERS[name]
-    corpus, seen, refused = list(parser.seeds(rng)), set[tuple[str, int]](), 0
+    corpus, reached_lines, refused = list(parser.seeds(rng)), set[tuple[str, int]](), 0
     for number in range(TRIES):
         data = (
             corpus[number] if number < len(corpus) else mutated(rng.choice(corpus), rng.choice(corpus), rng)
@@ -142,7 +154,7 @@ def case(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
         except Exception as broken:
             raise AssertionError(f"{name}: {data[:300]!r}") from broken
         refused += no
-        if not lines <= seen:
-            seen |= lines
+        if not lines <= reached_lines:
+            reached_lines |= lines
             corpus += [data] if data not in corpus else []
-    return f"{name} searched", {"parsed": TRIES, "lines": len(seen), "refused inputs": refused}
+    return f"{name} searched", {"parsed": TRIES, "lines": len(reached_lines), "refused inputs": refused}

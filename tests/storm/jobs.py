@@ -1,4 +1,5 @@
-"""What people leave over a weekend, in small: chains of commands, and what must be the same at their end whatever happened on the way."""
+"""Small versions of long jobs: chains of commands, and results that must not depend on what happens
+meanwhile."""
 
 import functools
 import io
@@ -61,7 +62,7 @@ Commands = list[list[str]]
 
 @dataclass(frozen=True)
 class Job:
-    """`commands(out)`, and `result(out)`: what is compared bit by bit with the same job that nothing happened to."""
+    """`commands(out)` and `result(out)`, which is compared bit by bit with the undisturbed job."""
 
     commands: Callable[[Path], Commands]
     result: Callable[[Path], dict[str, Any]]
@@ -81,7 +82,8 @@ def pretrain(recipe: str, data: object, out: Path, *more: str) -> list[str]:
 
 
 def night(recipe: str, *more: str) -> Job:
-    """Scan, prefill, training, clusters, probes, checkpoints, then evaluation with its cache, features and a page."""
+    """Scan, prefill, training, clusters, probes, checkpoints, then evaluation with its cache, features, a
+    page."""
 
     def commands(out: Path) -> Commands:
         run, features = str(out / "run"), str(out / "features.parquet")
@@ -109,12 +111,12 @@ def packed() -> Job:
         ]
 
     def result(out: Path) -> dict[str, Any]:
-        kept = {
+        rows = {
             path.name: path.read_bytes()
             for path in sorted((out / "packed").iterdir())
             if path.suffix != ".lock"
         }
-        return {**weights(out / "run"), **kept}
+        return {**weights(out / "run"), **rows}
 
     return Job(commands, result)
 
@@ -192,22 +194,26 @@ def started(job: Job, out: Path, log: Path) -> list[Child]:
 def reference(name: str) -> tuple[dict[str, Any], float]:
     """What the job finds when nothing happens, and how long it takes."""
     place = lasting("whole")
-    begun = time.monotonic()
+    start = time.monotonic()
     children = started(JOBS[name], place / "out", place / "log")
     codes = [child.end() for child in children]
     assert codes == [0] * len(children), [child.said()[-2000:] for child in children]
-    lasted = time.monotonic() - begun
-    found = JOBS[name].result(place / "out")
+    lasted = time.monotonic() - start
+    result = JOBS[name].result(place / "out")
     shutil.rmtree(place)
-    return found, lasted
+    return result, lasted
 
 
-def same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    assert found.keys() == wanted.keys(), found.keys() ^ wanted.keys()
-    other = [name for name, value in wanted.items() if found[name] != value]
-    assert not other, (
-        other,
-        [(wanted[name][:1500], found[name][:1500]) for name in other[:1] if isinstance(wanted[name], bytes)],
+def same(result: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert result.keys() == expected.keys(), result.keys() ^ expected.keys()
+    differing = [name for name, value in expected.items() if result[name] != value]
+    assert not differing, (
+        differing,
+        [
+            (expected[name][:1500], result[name][:1500])
+            for name in differing[:1]
+            if isinstance(expected[name], bytes)
+        ],
     )
 
 

@@ -1,8 +1,8 @@
-"""What happens around a command: signals, a full disk, folders that are read-only or vanish, two processes at once, clocks that jump.
+"""Mishaps around a command: signals, a full disk, read-only or vanishing folders, two processes, jumping
+clocks.
 
-Whatever it is, the command ends by itself with 0, 2 or 75 and without a traceback; and when the weather is calm again, the same
-command ends with the bits of one that nothing happened to.
-"""
+Whatever it is, the command ends by itself with 0, 2 or 75 and without a traceback; and when the weather is
+calm again, the same command ends with the bits of one that nothing happened to."""
 
 import os
 import random
@@ -53,14 +53,14 @@ def signals(rng: random.Random, name: str, place: Path) -> str:
         time.sleep(rng.uniform(0, 0.1))
     child.kill(rng.choice(kinds))
     child.kill(signal.SIGCONT)
-    # a signal that comes after the last line of a command finds nobody who handles it
+    # a signal after the last line of a command has no handler
     code = ended(child, (0, 75, *(-number for number in kinds)))
     calm_again(name, out, place / "log")
     return "stopped by a signal" if code == 75 else "a signal came too late"
 
 
 def full(rng: random.Random, name: str, place: Path) -> str:
-    """No file may be larger than so many bytes, or the file system is; then there is room."""
+    """Files or the file system are limited in size; then there is room again."""
     size = int(10 ** rng.uniform(2.5, 6.5))
     with small_disk(size) if rng.random() < 0.3 else small_disk(-1) as disk:
         out = (disk or place) / "out"
@@ -74,19 +74,19 @@ def full(rng: random.Random, name: str, place: Path) -> str:
 
 
 def read_only(rng: random.Random, name: str, place: Path) -> str:
-    """Somebody takes the right to write from folders of the job, at a random moment, and gives it back."""
+    """Folders of the job become read-only at a random moment, and writable again."""
     out, duration = place / "out", reference(name)[1]
     out.mkdir()
     child = Child(JOBS[name].commands(out), place / "log-read-only", Weather(plain_user=True))
     child.wait(rng.random() * duration)
     folders = [out, *(path for path in out.rglob("*") if path.is_dir())]
-    taken = rng.sample(folders, rng.randint(1, len(folders)))
-    for folder in taken:
+    locked = rng.sample(folders, rng.randint(1, len(folders)))
+    for folder in locked:
         folder.chmod(0o555) if folder.exists() else None
     try:
         code = ended(child)
     finally:
-        for folder in taken:
+        for folder in locked:
             folder.chmod(0o755) if folder.exists() else None
     calm_again(name, out, place / "log")
     return "read-only: refused" if code else "read-only: too late"
@@ -101,7 +101,7 @@ def vanishing(rng: random.Random, name: str, place: Path) -> str:
     folders = [out, *(path for path in out.rglob("*") if path.is_dir())]
     shutil.rmtree(rng.choice(folders), ignore_errors=True)
     code = ended(child)
-    shutil.rmtree(out, ignore_errors=True)  # what is left of half a folder is nobody's promise
+    shutil.rmtree(out, ignore_errors=True)  # nothing is promised for the rest of a folder
     out.mkdir()
     calm_again(name, out, place / "log")
     return "vanished: refused" if code else "vanished: went on"
@@ -124,7 +124,8 @@ def together(rng: random.Random, name: str, place: Path) -> str:
 
 
 def clocks(rng: random.Random, name: str, place: Path) -> str:
-    """The wall clock jumps by years, files are dated anyhow, and a process that is killed goes on in another year."""
+    """The wall clock jumps by years, files have arbitrary dates, and a killed process resumes in another
+    year."""
     out, duration = place / "out", reference(name)[1]
     out.mkdir()
     child = Child(JOBS[name].commands(out), place / "log-clock", Weather(clock=rng.randrange(10**6)))
@@ -136,25 +137,26 @@ def clocks(rng: random.Random, name: str, place: Path) -> str:
     if (library := faketime()) is not None and rng.random() < 0.5:
         environment = {**os.environ, "LD_PRELOAD": library, "FAKETIME": rng.choice(["+5y", "-5y", "+1d x50"])}
         for words in JOBS[name].commands(out):
-            done = subprocess.run(
+            process = subprocess.run(
                 [sys.executable, "-m", "nearfar", *words],
                 env=environment,
                 capture_output=True,
                 text=True,
                 check=False,
             )
-            assert done.returncode == 0, done.stderr[-3000:]
-        said = "clock: every one moved"
+            assert process.returncode == 0, process.stderr[-3000:]
+        outcome = "clock: every one moved"
     else:
-        again = Child(JOBS[name].commands(out), place / "log-again", Weather(clock=rng.randrange(10**6)))
-        assert ended(again) == 0, again.said()[-3000:]
-        said = "clock: jumped"
+        restarted = Child(JOBS[name].commands(out), place / "log-again", Weather(clock=rng.randrange(10**6)))
+        assert ended(restarted) == 0, restarted.said()[-3000:]
+        outcome = "clock: jumped"
     same(JOBS[name].result(out), reference(name)[0])
-    return said
+    return outcome
 
 
 def data_vanish(rng: random.Random, name: str, place: Path) -> str:
-    """A picture of the data is removed, cut or made a pipe while they are read: quarantined, refused, or too late to matter."""
+    """A picture of the data is removed, cut or made a pipe while read: quarantined, refused, or without
+    effect."""
     data, out = place / "data", place / "out"
     shutil.copytree(pictures(), data)
     out.mkdir()
@@ -174,7 +176,8 @@ def data_vanish(rng: random.Random, name: str, place: Path) -> str:
 
 
 KINDS: dict[str, Callable[[random.Random, str, Path], str]] = {
-    "signals": signals, "full": full, "read-only": read_only, "vanishing": vanishing, "together": together, "clocks": clocks,
+    "signals": signals, "full": full, "read-only": read_only, "vanishing": vanishing, "together": together,
+    "clocks": clocks,
     "data": data_vanish,
 }  # fmt: skip
 

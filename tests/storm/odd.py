@@ -1,4 +1,5 @@
-"""Folders that hold what no data set holds, and names that nobody gives: opened, refused in one sentence, never a hang; in pages, text."""
+"""Folders with unusual entries and hostile names: opened, refused in one sentence, never a hang; text in
+pages."""
 
 import functools
 import os
@@ -24,8 +25,10 @@ from tests.storm.places import lasting
 
 SUFFIXES = (".png", ".jpg", ".wav", ".txt", ".npz", ".parquet", ".csv", "")
 HOSTILE = (
-    "<script>alert(1)</script>", "\"><img src=x onerror=alert(1)>", "'onload='x", "a&amp;b<", "{{7*7}}", "{% raw %}", "</svg><b>", "]]>", "--><i>",
-    "${x}", "`x`", "%s%n", "\u202egnp", "\u0000"[:0] + "\u200b", "a\nb", "é" * 40, "| --- |", "javascript:alert(1)", "=cmd|' /C calc'!A0", "\\",
+    "<script>alert(1)</script>", "\"><img src=x onerror=alert(1)>", "'onload='x", "a&amp;b<", "{{7*7}}",
+    "{% raw %}", "</svg><b>", "]]>", "--><i>",
+    "${x}", "`x`", "%s%n", "\u202egnp", "\u0000"[:0] + "\u200b", "a\nb", "é" * 40, "| --- |",
+    "javascript:alert(1)", "=cmd|' /C calc'!A0", "\\",
 )  # fmt: skip
 
 
@@ -36,13 +39,13 @@ def alarm(seconds: int) -> Iterator[None]:
     def rang(number: int, frame: FrameType | None) -> None:
         raise AssertionError(f"it hung for {seconds} s")
 
-    before = signal.signal(signal.SIGALRM, rang)
+    previous = signal.signal(signal.SIGALRM, rang)
     signal.alarm(seconds)
     try:
         yield
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, previous)
 
 
 def odd_entry(rng: random.Random, path: Path) -> None:
@@ -53,8 +56,8 @@ def odd_entry(rng: random.Random, path: Path) -> None:
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "socket":
-        with socket.socket(socket.AF_UNIX) as made, suppress(OSError):  # a path may be too long for one
-            made.bind(str(path))
+        with socket.socket(socket.AF_UNIX) as listener, suppress(OSError):  # a path may be too long for one
+            listener.bind(str(path))
     elif kind == "device":
         path.symlink_to(rng.choice(["/dev/zero", "/dev/full", "/dev/random", "/dev/stdin", "/proc/self/mem"]))
     elif kind == "loop":
@@ -93,12 +96,12 @@ def odd_folder(rng: random.Random, place: Path) -> str:
         path = place / f"{stem}{rng.choice(SUFFIXES)}"
         if not os.path.lexists(path):
             odd_entry(rng, path)
-    given = rng.choice([place, *place.iterdir()])
+    source = rng.choice([place, *place.iterdir()])
     with alarm(60):
         if rng.random() < 0.2:
-            read_sample(str(given))
+            read_sample(str(source))
             return "a sample, read"
-        opened = open_data(given, max_bad_share=rng.choice([0.05, 1.0]), cache_bytes=rng.choice([0, 10**7]))
+        opened = open_data(source, max_bad_share=rng.choice([0.05, 1.0]), cache_bytes=rng.choice([0, 10**7]))
         opened.load(np.arange(min(len(opened), 4)))
     return "odd folder, opened"
 
@@ -108,13 +111,13 @@ class Structure(HTMLParser):
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.found: set[tuple[str, str]] = set()
+        self.elements: set[tuple[str, str]] = set()
         self.scripts = 0
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.scripts += tag == "script"
-        self.found |= {(tag, name) for name, _ in attrs} | {(tag, "")}
+        self.elements |= {(tag, name) for name, _ in attrs} | {(tag, "")}
         if tag == "a":
             assert all(
                 not (value or "").strip().lower().startswith("javascript:")
@@ -124,7 +127,7 @@ class Structure(HTMLParser):
 
 
 def named_run(place: Path, folder: str, names: list[str]) -> list[str]:
-    """Pages of a run whose data, classes and folder have these names: alone, and beside another."""
+    """Pages of a run whose data, classes and folder have these names: single, and with another run."""
     place.mkdir()
     rng = np.random.default_rng(0)
     data = place / f"{names[0].replace('/', '_')[:60]}.npz"
@@ -154,12 +157,16 @@ def harmless() -> tuple[Structure, ...]:
 
 def names(rng: random.Random, place: Path) -> str:
     """A page with hostile names has the elements and attributes of one with harmless names, and no other."""
-    chosen = rng.sample(HOSTILE, 3)
+    hostile_names = rng.sample(HOSTILE, 3)
     folder = rng.choice(HOSTILE).replace("/", "_")
-    for page, plain in zip(named_run(place / "x", folder, chosen), harmless(), strict=True):
-        found = Structure(page)
-        assert found.found <= plain.found, (chosen, folder, found.found - plain.found)
-        assert found.scripts == plain.scripts, (chosen, folder)
+    for page, harmless_page in zip(named_run(place / "x", folder, hostile_names), harmless(), strict=True):
+        structure = Structure(page)
+        assert structure.elements <= harmless_page.elements, (
+            hostile_names,
+            folder,
+            structure.elements - harmless_page.elements,
+        )
+        assert structure.scripts == harmless_page.scripts, (hostile_names, folder)
     return "hostile names stayed text"
 
 
@@ -179,7 +186,7 @@ def crowd(rng: random.Random, place: Path) -> str:
             assert (len(opened), len(opened.quarantine)) == (20, 100_000)
             with suppress(UserError):
                 open_data(place)
-                raise AssertionError("most files are bad, and nobody said so")
+                raise AssertionError("most files are bad, and there was no message")
     finally:
         listed.unlink(missing_ok=True)
     return "100,000 tiny files set aside"

@@ -1,4 +1,5 @@
-"""A process that trains for long, or often, holds no more at the end than when it had warmed up: memory, files, threads."""
+"""A process that trains for long, or often, ends with the memory, files and threads it had after warming
+up."""
 
 import json
 import os
@@ -29,7 +30,7 @@ for call in range(2):  # 50 epochs, 1,000 steps each
 print(json.dumps(found))
 """
 
-# a step that kept 8 KiB, an epoch that kept 160, or a call that kept 0.8 MiB would be seen; an allocator's own habits are not
+# detects a step that leaks 8 KiB, an epoch that leaks 160 KiB, or a call that leaks 0.8 MiB
 SLACK = 8 * 2**20
 
 
@@ -37,11 +38,11 @@ def test_memory_files_and_threads_stay_flat(tmp_path: Path) -> None:
     # one heap for all threads: of several, which thread gets which depends on when they run
     settings = {**os.environ, "MALLOC_ARENA_MAX": "1"}
     words = [sys.executable, "-c", LONG, str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=600, env=settings)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    warm, calls, long = found[9], found[19], found[20:]
-    for what, before, after in (("20 calls", warm, calls), ("1,000 steps", long[0], long[-1])):
-        assert after["bytes"] - before["bytes"] < SLACK, (what, found)
-        assert after["files"] == before["files"], (what, found)
-        assert after["threads"] == before["threads"], (what, found)
+    process = subprocess.run(words, capture_output=True, text=True, timeout=600, env=settings)
+    assert process.returncode == 0, process.stderr
+    measurements = json.loads(process.stdout.splitlines()[-1])
+    warm, calls, long = measurements[9], measurements[19], measurements[20:]
+    for period, initial, final in (("20 calls", warm, calls), ("1,000 steps", long[0], long[-1])):
+        assert final["bytes"] - initial["bytes"] < SLACK, (period, measurements)
+        assert final["files"] == initial["files"], (period, measurements)
+        assert final["threads"] == initial["threads"], (period, measurements)

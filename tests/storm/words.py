@@ -12,19 +12,21 @@ from nearfar.errors import UserError
 
 USUAL = ("1", "2", "8", "0.5", "0.1", "true", "linear(0.1,0.9)")
 VALUES = (
-    "0", "1", "-1", "2", "7", "0.5", "1e-4", "1e99", "1e-300", "nan", ".inf", "true", "none", "x", "", "[1, 2]", "[0.1, 0.9]",
-    "{a: 1}", "linear(0,0.9)", "geometric(10,0.1)", "cosine(0.1)", "steps(0.1,0.1,3)", "on_loss(0,1)", "linear(,)", "linear(0", "[" * 300,
+    "0", "1", "-1", "2", "7", "0.5", "1e-4", "1e99", "1e-300", "nan", ".inf", "true", "none", "x", "",
+    "[1, 2]", "[0.1, 0.9]",
+    "{a: 1}", "linear(0,0.9)", "geometric(10,0.1)", "cosine(0.1)", "steps(0.1,0.1,3)", "on_loss(0,1)",
+    "linear(,)", "linear(0", "[" * 300,
     "9" * 500, "\0", "é", "*a", "&a 1", "!!python/object:os.system x",
 )  # fmt: skip
 
 
 def written_and_read(settings: Settings) -> None:
-    """What was accepted is what config.yaml then says; to refuse it there would be a run that nobody can open."""
+    """An accepted setting is what config.yaml then contains and is accepted there too."""
     try:
-        again = check(load_yaml(settings.as_yaml()))
+        restored = check(load_yaml(settings.as_yaml()))
     except UserError as problem:
         raise AssertionError(settings.as_yaml()) from problem
-    assert again.as_plain() == settings.as_plain()
+    assert restored.as_plain() == settings.as_plain()
 
 
 def case(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:

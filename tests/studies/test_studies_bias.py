@@ -1,4 +1,4 @@
-"""`bias-variance`: the critic is the true log-ratio, the estimator's mean and variance are what theory says."""
+"""`bias-variance`: the critic is the true log-ratio; mean and variance of the estimator follow the theory."""
 
 import itertools
 import math
@@ -76,7 +76,8 @@ def test_mean_of_the_smallest_estimate_agrees_with_plain_sampling() -> None:
 
 
 def test_a_small_run_shows_the_trade(tmp_path: Path) -> None:
-    """Wu et al. 2021, Thm 3.2: bias rises and variance falls with the cut, at every k; the bias of NCE falls with k."""
+    """Wu et al. 2021, Thm 3.2: bias rises and variance falls with the cut, for every k; NCE's bias falls with
+    k."""
     means, variances = run_study(STUDIES[0], tmp_path, ["anchors=60", "draws=6", "nats=1"]).result.tables
     ours = {
         table.name: {row.label: float(row.ours or 0.0) for row in table.rows if row.x}

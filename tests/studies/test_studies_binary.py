@@ -1,4 +1,4 @@
-"""Song & Ermon 2020, App. C.1 in closed form, against enumeration of every batch and of every draw of negatives."""
+"""Song & Ermon 2020, App. C.1 in closed form equals enumeration of every batch and draw of negatives."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ from nearfar.studies.binary import BatchMoments, Coins, Negatives, binomial
 
 
 def enumerated(coins: Coins, alpha: float, multi: bool) -> BatchMoments:
-    """Every batch and every choice of negatives, each with its probability: Eq. 4 and 6 as they are written."""
+    """Every batch and every choice of negatives, each with its probability: Eq. 4 and 6."""
     n, m, beta = coins.n, coins.m, (coins.m - alpha) / (coins.m - 1)
     chance = {0: 1 - coins.p, 1: coins.p}
     extra = 0 if coins.negatives == "batch" else n * (m - 1)

@@ -1,4 +1,4 @@
-"""Comparisons: verdicts by paired differences, every arm can be trained and is what its name says, tables follow the values."""
+"""Comparisons: verdicts by paired differences, trainable arms that match their names, tables from values."""
 
 import json
 import math
@@ -40,7 +40,7 @@ COMPARISONS = {
 }
 
 
-# -------------------------------------------------------------------------------------------------------- verdicts
+# ------------------------------------------------------------------------------------------ verdicts
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_tables_and_verdicts_follow_the_values() -> None:
     assert missing.remarks[0] == "a above b (pooled) not run yet."
 
 
-# ------------------------------------------------------------------------------------------------------- all comparisons
+# ------------------------------------------------------------------------------------------ all comparisons
 
 
 @pytest.mark.parametrize("comparison", COMPARISONS.values(), ids=COMPARISONS)
@@ -115,11 +115,12 @@ def test_comparison_runs(name: str, tmp_path: Path) -> None:
     assert (tmp_path / "figure.png").stat().st_size > 1000
 
 
-# ---------------------------------------------------------------------------------------------------------------- rings
+# ------------------------------------------------------------------------------------------ rings
 
 
 def test_ring_of_everyone_until_its_moment_is_the_base_until_then(tmp_path: Path) -> None:
-    """Continuing from the base's checkpoint equals an edge that jumps at that moment: the same losses, bit by bit."""
+    """Continuing from the base's checkpoint equals an edge that jumps at that step: the same losses, bit by
+    bit."""
     losses = []
     arms = rings.thresholds(SETUP, "0,0.5").arms
     for place, name in enumerate((rings.ALL_CANDIDATES, threshold_name(10, 0.5), threshold_name(10, 0.0))):
@@ -176,7 +177,8 @@ def test_annealing_shows_the_logged_course(tmp_path: Path) -> None:
         assert list(epochs) == [0, 1, 2, 3, 4]
 
 
-# --------------------------------------------------------------------------------------------- instance discrimination
+# ------------------------------------------------------------------------------------------ instance
+# discrimination
 
 
 def test_every_momentum_is_trained() -> None:
@@ -207,7 +209,7 @@ def test_views_of_one_recipe(tmp_path: Path) -> None:
         run_study(find_study("views"), tmp_path, [*TOY, "recipes=moko"])
 
 
-# ------------------------------------------------------------------------------------------------------ frozen features
+# ------------------------------------------------------------------------------------------ frozen features
 
 
 def test_pooling_compares_the_map_with_pooled_features(tmp_path: Path) -> None:
@@ -235,7 +237,7 @@ def test_label_free_measures_are_compared_with_probes(tmp_path: Path) -> None:
     assert any(remark.startswith("RankMe against knn: Spearman") for remark in record.result.remarks)
 
 
-# ----------------------------------------------------------------------------------------------------------- curricula
+# ------------------------------------------------------------------------------------------ curricula
 
 
 @pytest.mark.parametrize("name", list(curricula.CURRICULA)[1:])
@@ -277,7 +279,7 @@ def test_settings_reach_every_cell(tmp_path: Path) -> None:
     assert "negatives.size=80" in json.loads((tmp_path / "result.json").read_text())["command"]
 
 
-# -------------------------------------------------------------------------------------------------------- BYOL's target
+# ------------------------------------------------------------------------------------------ BYOL's target
 
 
 def test_byol_target_runs(tmp_path: Path) -> None:

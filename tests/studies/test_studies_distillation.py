@@ -1,4 +1,4 @@
-"""The study of distillation: every arm is what its name says, its remarks are what its numbers say, and it goes on where it stopped."""
+"""The study of distillation: arms match their names, remarks match their numbers, and it resumes."""
 
 from pathlib import Path
 

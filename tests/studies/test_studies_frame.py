@@ -1,4 +1,4 @@
-"""Studies: options by signature, finished cells reused, results and figures written, `--json` prints JSON only."""
+"""Studies: options by signature, finished cells reused, results and figures written, `--json` prints JSON."""
 
 import json
 import math
@@ -74,7 +74,8 @@ def test_paper_values_need_a_source() -> None:
 
 
 def test_paper_values_of_family_are_in_the_papers(papers: dict[str, str]) -> None:
-    """Each in the passage of the table it names; the tables of Wu et al. 2021 have one row of models and one of figures."""
+    """Each value is in the passage of its table; those of Wu et al. 2021 have one row of models and one of
+    values."""
     ring, curricula, thesis = papers["001"], papers["002"], papers["004"]
     names = {
         "instdisc": "IR", "instdisc-ring": "IRing", "cmc": "CMC*", "cmc-ring": "CMCRing*", "moco-v1": "MoCo",
@@ -104,7 +105,8 @@ def test_paper_values_of_family_are_in_the_papers(papers: dict[str, str]) -> Non
     [
         (
             "sed=3",
-            r"sed is not one of the options of small \(did you mean seed\?\); expected one of label, rate, seed",
+            r"sed is not one of the options of small \(did you mean seed\?\); expected one of label, "
+            "rate, seed",
         ),
         ("seed=x", "seed was 'x'; expected a whole number"),
         ("rate=[1]", r"rate was \[1\]"),

@@ -1,4 +1,5 @@
-"""`gaussians`: the levels have their nats, finished cells are reused, and only proven bounds are called proven."""
+"""`gaussians`: levels have their nats, finished cells are reused, and only proven bounds are called
+proven."""
 
 import json
 import math
@@ -44,7 +45,7 @@ def exact_log_ratio(x: Tensor, y: Tensor, rho: float) -> Tensor:
 
 @pytest.mark.parametrize("nats", LEVELS)
 def test_a_level_holds_its_nats(nats: int) -> None:
-    """Song & Ermon 2020, App. C.2 as corrected: I = -(d/2) log(1 - rho^2); and the samples have that correlation and unit variance."""
+    """Song & Ermon 2020, App. C.2 as corrected: I = -(d/2) log(1 - rho^2); samples have that correlation."""
     rho = correlation_of(nats)
     assert -0.5 * DIM * math.log(1 - rho**2) == pytest.approx(nats, rel=1e-12)
     x, y = pairs(20_000, nats, torch.Generator().manual_seed(0))
@@ -172,7 +173,8 @@ def test_certificates_say_what_is_proven() -> None:
 
 
 def test_every_alpha_has_an_arm_and_its_deviation_is_reported(tmp_path: Path) -> None:
-    """Song & Ermon 2020, sec. 5.1: alpha from 1.0 to 0.0001, joint and separable; less bias for more variance."""
+    """Song & Ermon 2020, sec. 5.1: alpha from 1.0 to 0.0001, joint and separable; less bias for more
+    variance."""
     assert len(BOUNDS) == 2 * len(ALPHAS)
     rising = {name: {"sd": [0.1 * place] * len(LEVELS)} for place, name in enumerate(BOUNDS)}
     rows = {row.label: row.ours for row in gaussians.spread_table("joint", rising).rows}

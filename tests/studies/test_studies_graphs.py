@@ -1,4 +1,4 @@
-"""The study of graphs on a set whose answer is known: two kinds of rings, told apart by their node labels and by nothing else."""
+"""The study of graphs on two kinds of rings that differ only in their node labels."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from nearfar.studies.run import run_study
 
 
 def rings(folder: Path, count: int = 8, size: int = 4) -> Path:
-    """A TU folder of so many rings; those of class 1 have nodes of label 1."""
+    """A TU folder of `count` rings; those of class 1 have nodes of label 1."""
     folder.mkdir()
     nodes = [(graph, graph * size + place) for graph in range(count) for place in range(size)]
     edges = [(node, graph * size + (node + step) % size) for graph, node in nodes for step in (1, size - 1)]
@@ -28,7 +28,7 @@ def test_every_way_is_judged_by_the_same_folds(tmp_path: Path) -> None:
     record = run_study(STUDIES[0], tmp_path / "out", words)
     accuracy = {row.label: row.ours for row in record.result.tables[0].rows}
     assert list(accuracy) == [*BASELINES, *METHODS]
-    # counts of labels are (4, 0) or (0, 4): any kernel of them separates the classes, and so does Weisfeiler-Lehman's
+    # label counts are (4, 0) or (0, 4): any kernel of them, and Weisfeiler-Lehman's, separates the classes
     assert accuracy["node labels"] == accuracy["Weisfeiler-Lehman"] == 100.0
     assert all(0.0 <= float(value or 0.0) <= 100.0 for value in accuracy.values())
     assert len(record.result.remarks) == len(METHODS)

@@ -23,7 +23,7 @@ from nearfar.train.pretrain import run_pretraining
 TOY = ImageSetup("digits", on="validation", images=120, epochs=2, size=8, batch=40)
 
 
-# ------------------------------------------------------------------------------------------------------ the sets
+# ------------------------------------------------------------------------------------------ the sets
 
 
 def test_validation_images_are_held_out_of_the_training_images() -> None:
@@ -130,7 +130,7 @@ def test_settings_of_recipes_apply_to_every_arm() -> None:
     assert (settings.backbone, settings.lr, settings.views["rotate"]) == ("resnet8-w8", 1e-4, 0.5)
 
 
-# ---------------------------------------------------------------------------------------------- training, judging
+# ------------------------------------------------------------------------------------------ training, judging
 
 
 def test_a_cell_is_trained_on_its_own_budget(tmp_path: Path) -> None:

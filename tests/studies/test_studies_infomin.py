@@ -1,4 +1,4 @@
-"""`infomin`: what a strength means, that the nats are InfoNCE's and stay below the truth, and the study in small."""
+"""`infomin`: the meaning of a strength, nats that are InfoNCE's and below the truth, and a small study."""
 
 import itertools
 import math
@@ -88,7 +88,7 @@ def test_nats_are_infonce_on_the_rows_the_temperature_was_not_chosen_on(noise: f
 
 
 def test_nats_stay_below_the_information_of_gaussian_views() -> None:
-    """Views core + noise have correlation r = 1 / (1 + noise^2) in each of d dimensions: I = -d/2 log(1 - r^2)."""
+    """Views core + noise have correlation r = 1 / (1 + noise^2) in each dimension: I = -d/2 log(1 - r^2)."""
     for noise in (0.5, 1.0, 2.0):
         truth = -4 / 2 * math.log(1 - 1 / (1 + noise**2) ** 2)
         estimate = information(*noisy_pairs(4000, 4, noise, seed=1))
@@ -106,7 +106,8 @@ def test_views_are_drawn_and_embedded_as_the_method_does(tmp_path: Path) -> None
     images = np.random.default_rng(0).integers(0, 256, (700, 12, 12, 3), dtype=np.uint8)
     unchanged = {key.removeprefix("views."): value for key, value in scaled_views(0.0).items()}
     run = pretrain(
-        "simclr", images, tmp_path, quiet=True, backbone="resnet8-w16", epochs=1, batch_size=350, image_size=12,
+        "simclr", images, tmp_path, quiet=True, backbone="resnet8-w16", epochs=1, batch_size=350,
+        image_size=12,
         workers=0, views=unchanged, precision="fp32",
     )  # fmt: skip
     opened = run.images(images)
@@ -119,7 +120,7 @@ def test_views_are_drawn_and_embedded_as_the_method_does(tmp_path: Path) -> None
 
 
 def result_for(*linear: float) -> StudyResult:
-    """The study's result for these accuracies in percent, with views that share one nat less at every step."""
+    """The study's result for these accuracies in percent, with views that share one nat less per step."""
     shared: dict[str, Any] = {
         "ceiling": 9.0, "temperature": 0.1, "status": "proven", "label_nats": 0.4, "plain_nats": 0.5,
     }  # fmt: skip
@@ -134,7 +135,8 @@ def result_for(*linear: float) -> StudyResult:
 
 
 def test_remarks_name_the_shape() -> None:
-    for values, word in (((30, 40, 45, 50, 47, 40, 30), "an inverted U"), ((30, 31, 32, 33, 34, 35, 36), "no inverted U")):  # fmt: skip
+    for values, word in (((30, 40, 45, 50, 47, 40, 30), "an inverted U"), ((30, 31, 32, 33, 34, 35, 36),
+    "no inverted U")):  # fmt: skip
         result = result_for(*values)
         first, *_, last = result.remarks
         assert f"is {word}" in first

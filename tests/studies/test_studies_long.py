@@ -1,4 +1,5 @@
-"""The long study: edges by validation only, rings and bases with equally many negatives, and tables that say what is missing."""
+"""The long study: edges by validation only, equally many negatives in ring and base, missing cells
+reported."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""`spirals`: the geometry, the views, the training by nearfar's own parts, the probe, and the study in small."""
+"""`spirals`: the geometry, the views, training with nearfar's parts, the probe, and a small study."""
 
 import math
 from pathlib import Path
@@ -76,7 +76,7 @@ def test_network_is_the_papers() -> None:
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 1000), far=st.floats(0.01, 100.0))
 def test_network_starts_as_a_function_of_direction(seed: int, far: float) -> None:
-    """Without biases the network is positively homogeneous: no distance from the centre, so no spiral, can be read off."""
+    """Without biases the network is positively homogeneous: it cannot read the distance from the centre."""
     torch.manual_seed(seed)
     net, points = network(), torch.randn(50, 2)
     torch.testing.assert_close(
@@ -85,7 +85,7 @@ def test_network_starts_as_a_function_of_direction(seed: int, far: float) -> Non
 
 
 def test_training_is_instance_discrimination() -> None:
-    """Two steps, written out: Adam on log(1 + K) minus InfoNCE of views against bank rows, which then move."""
+    """Two steps written out: Adam on log(1 + K) minus InfoNCE of views against bank rows, which then move."""
     points, _ = spirals(256, torch.Generator().manual_seed(0))
     torch.manual_seed(0)
     net, twin = network(), network()
@@ -132,7 +132,7 @@ def test_training_is_instance_discrimination() -> None:
 def test_without_noise_a_circle_wound_often_scores_as_one_wound_once(
     winding: int, temperature: float
 ) -> None:
-    """log m + f(u, v+) - log sum e^f over m points spread evenly is 1/T - log I_0(1/T), however they are wound."""
+    """log m + f(u, v+) - log sum e^f over m evenly spread points is 1/T - log I_0(1/T) for any winding."""
     angle = 2 * math.pi * winding * torch.arange(4000).double() / 4000
     points = torch.stack([angle.cos(), angle.sin()], dim=1)
     places = {(round(x, 6), round(y, 6)) for x, y in (points + 0.0).tolist()}

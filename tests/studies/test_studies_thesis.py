@@ -1,4 +1,4 @@
-"""The thesis' grids: models as the thesis prints them, arms, trends and sensitivity, and tables from finished cells."""
+"""The thesis' grids: models as printed, arms, trends and sensitivity, and tables from finished cells."""
 
 import re
 from pathlib import Path
@@ -54,7 +54,8 @@ def test_model_can_be_trained(tmp_path: Path) -> None:
 
 
 def test_every_model_of_the_tables_is_there() -> None:
-    """Table 3: 2 batches, 4 temperatures, 4 strengths; Table 6: 4 batches x 2 x 2; Table 8: 12 + 4; Fig. 23a: 7 batches, 2 of them in Table 3."""
+    """Table 3: 2 batches, 4 temperatures, 4 strengths; Table 6: 4 x 2 x 2; Table 8: 12 + 4; Fig. 23a: 7
+    batches."""
     sizes = {name: len(set(models)) for name, models in SIMCLR_TABLES.items()}
     assert sizes == {"Table 3": 32, "Figure 23a": 7, "Table 8": 16, "Table 6": 16}
     assert len({model for models in SIMCLR_TABLES.values() for model in models}) == 69
@@ -93,7 +94,7 @@ def test_trend_is_the_paired_difference_of_its_models() -> None:
     assert trend.paper({}) is None
     linear = {a: 0.5, b: 0.4, c: 0.6, d: 0.48}
     figures = {str(model): [{"linear": value}] for model, value in linear.items()}
-    # differences 10 and 12: Student's interval with one degree of freedom is ± 12.7 points; 10 and 10.2: ± 1.3
+    # differences 10 and 12: Student's interval with one degree of freedom is ± 12.7; 10 and 10.2: ± 1.3
     assert str(trend.ours(figures)).startswith("not distinguishable: +11.0 points")
     figures[str(c)] = [{"linear": 0.582}]
     assert str(trend.ours(figures)).startswith("holds: +10.1 points")

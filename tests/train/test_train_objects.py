@@ -333,7 +333,7 @@ PHOTOS = np.random.default_rng(3).integers(0, 256, (12, 40, 56, 3), dtype=np.uin
 CROP = [v2.RandomResizedCrop(16), v2.RandomHorizontalFlip()]
 
 
-class Named:
+class KeywordTransform:
     """As albumentations' transforms are called, and with a generator of its own."""
 
     def __init__(self) -> None:
@@ -356,7 +356,7 @@ OWN_VIEWS = {
     "PIL": v2.Compose(CROP),
     "tensor": v2.Compose([*CROP, v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.25] * 3)]),
     "image": v2.Compose([v2.ToImage(), *CROP, v2.ToDtype(torch.float32, scale=True)]),
-    "keyword": Named(),
+    "keyword": KeywordTransform(),
     "function": cut,
     "one for each view": [cut, v2.Compose(CROP)],
 }
@@ -364,27 +364,27 @@ OWN_VIEWS = {
 
 @pytest.mark.parametrize("kind", OWN_VIEWS)
 def test_functions_of_one_picture_are_views(kind: str, tmp_path: Path) -> None:
-    """They are used as they are, their draws are a function of (seed, epoch, index, view) alone, and a stopped
-    run resumes to the same weights; the encoder opens without them."""
+    """They are used as they are, their draws are a function of (seed, epoch, index, view) alone, and a
+    stopped run resumes to the same weights; the encoder opens without them."""
     views, settings = OWN_VIEWS[kind], {**QUICK, "backbone": "resnet8-w16", "batch_size": 4}
     run = nf.pretrain("simclr", PHOTOS, tmp_path / "a", views=views, **settings)
     assert run.settings.image_size == 16
-    made = run.views()
+    views_of_run = run.views()
     rows = np.array([7, 2])
-    both = made(run.images(PHOTOS).load(rows), 0, 1, rows)
-    (alone, _) = made(run.images(PHOTOS).load(rows[1:]), 0, 1, rows[1:])
-    assert torch.equal(both[0][1:], alone)
-    assert not torch.equal(both[0], both[1])
+    pair = views_of_run(run.images(PHOTOS).load(rows), 0, 1, rows)
+    (single, _) = views_of_run(run.images(PHOTOS).load(rows[1:]), 0, 1, rows[1:])
+    assert torch.equal(pair[0][1:], single)
+    assert not torch.equal(pair[0], pair[1])
     torch.manual_seed(9)
     random.seed(9)
-    nf.pretrain("simclr", PHOTOS, tmp_path / "b", views=views, hooks=[StopAt(1)], **settings)
+    nf.pretrain("simclr", PHOTOS, tmp_path / "b", views=views, hooks=[StopAfter(1)], **settings)
     resumed = nf.pretrain("simclr", PHOTOS, tmp_path / "b", views=views, allow_change=True, **settings)
     expected = run.weights()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in resumed.weights().items())
     assert torch.equal(nf.Run.open(tmp_path / "a").embed(PHOTOS), run.embed(PHOTOS))
 
 
-class StopAt(nf.Hook):
+class StopAfter(nf.Hook):
     def __init__(self, step: int) -> None:
         self.step = step
 

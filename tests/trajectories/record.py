@@ -1,12 +1,13 @@
-"""Records what every recipe computes on fixed data and seed, so that a change of the code can be shown to change nothing.
+"""Records what every recipe computes on fixed data and seed, to show that a change of the code changes
+nothing.
 
     python tests/trajectories/record.py before.json          (some minutes on one core)
     python tests/trajectories/record.py after.json
     python tests/trajectories/record.py --compare before.json after.json
 
-For each recipe: its first twenty losses, and a hash over the tensors of its last checkpoint (their bytes, not their names, so
-that a renamed module changes nothing). Bits differ between CPUs: compare files recorded on one machine.
-"""
+For each recipe: its first twenty losses, and a hash over the tensors of its last checkpoint (their bytes, not
+their names, so that a renamed module changes nothing). Bits differ between CPUs: compare files recorded on
+one machine."""
 
 import argparse
 import hashlib
@@ -79,34 +80,37 @@ def recorded(recipe: str, data: str, out: Path) -> dict[str, Any]:
 
 def record(names: list[str]) -> dict[str, Any]:
     torch.set_num_threads(1)
-    found = {}
+    records = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         data = {"cpc": recordings(folder), "mlm": text(folder)}
         images = pictures(folder)
         for name in names:
-            # graphs and pairs came after the first record, and their own data would have to be made here; a student needs a teacher
+            # graphs and pairs need their own data, and a student needs a teacher
             if (
                 RECIPES[name].choices["views"]["name"] in ("perturb", "both")
                 or RECIPES[name].choices["encoders"]["name"] == "distilled"
             ):
                 continue
-            found[name] = recorded(name, data.get(name, images), folder / "run")
+            records[name] = recorded(name, data.get(name, images), folder / "run")
             shutil.rmtree(folder / "run")
-            print(name, found[name]["state"][:8], file=sys.stderr, flush=True)
-    return found
+            print(name, records[name]["state"][:8], file=sys.stderr, flush=True)
+    return records
 
 
-def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
+def compare(reference: dict[str, Any], current: dict[str, Any]) -> int:
     """Prints what differs; the number of recipes that do."""
-    differing = [name for name in before if before[name] != after.get(name)]
+    differing = [name for name in reference if reference[name] != current.get(name)]
     for name in differing:
-        pairs = zip(before[name]["losses"], after.get(name, {"losses": []})["losses"], strict=False)
+        pairs = zip(reference[name]["losses"], current.get(name, {"losses": []})["losses"], strict=False)
         first = next((step for step, (old, new) in enumerate(pairs, start=1) if old != new), None)
-        where = f"loss of step {first}" if first else "state after equal losses" if name in after else "gone"
-        print(f"{name}: {where}")
+        place = (
+            f"loss of step {first}" if first else "state after equal losses" if name in current else "gone"
+        )
+        print(f"{name}: {place}")
     print(
-        f"{len(before) - len(differing)} of {len(before)} recipes equal; new: {sorted(set(after) - set(before))}"
+        f"{len(reference) - len(differing)} of {len(reference)} recipes equal; new: "
+        f"{sorted(set(current) - set(reference))}"
     )
     return len(differing)
 
@@ -118,7 +122,7 @@ if __name__ == "__main__":
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--compare", action="store_true")
     parser.add_argument("--only", nargs="*", default=None, help="recipes; default all")
-    given = parser.parse_args()
-    if given.compare:
-        sys.exit(bool(compare(*(json.loads(file.read_text()) for file in given.files))))
-    given.files[0].write_text(json.dumps(record(given.only or list(RECIPES)), indent=1))
+    arguments = parser.parse_args()
+    if arguments.compare:
+        sys.exit(bool(compare(*(json.loads(file.read_text()) for file in arguments.files))))
+    arguments.files[0].write_text(json.dumps(record(arguments.only or list(RECIPES)), indent=1))
