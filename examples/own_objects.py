@@ -2,7 +2,7 @@
 
     python examples/own_objects.py runs/own            about 15 seconds on one core
 
-Kill it and run it again: it resumes from the last checkpoint, bit for bit. The custom objects are `Blobs`
+Kill it and run it again: it resumes from the last checkpoint, on CPUs bit for bit. The custom objects are `Blobs`
 (data), `Tiny` (a network), `Contrast` (a bound) and `Hardest` (a selection). They need no registration."""
 
 import math

@@ -79,3 +79,17 @@ def test_python_blocks_parse_and_use_names_that_exist(page: Path) -> None:
         for node in ast.walk(ast.parse(code)):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "nf":
                 assert node.attr in nf.__all__, f"nf.{node.attr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_exact_resuming_is_promised_for_cpus_on_every_page(page: Path) -> None:
+    """Tables of what was measured, on CPUs, and `pack`, which trains nothing, are apart."""
+    if page.parent.name == "results":
+        return
+    for line in page.read_text().splitlines():
+        resumes = re.search(r"resum|kill|dies|continues", line, re.IGNORECASE)
+        exact = re.search(
+            r"bit for bit|bit-equal|same bits|resuming is exact|resumes exactly|exact resum", line, re.IGNORECASE
+        )
+        if resumes and exact and "`pack`" not in line and "| `compositions`" not in line:
+            assert "CPU" in line
