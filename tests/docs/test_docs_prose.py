@@ -89,7 +89,9 @@ def test_exact_resuming_is_promised_for_cpus_on_every_page(page: Path) -> None:
     for line in page.read_text().splitlines():
         resumes = re.search(r"resum|kill|dies|continues", line, re.IGNORECASE)
         exact = re.search(
-            r"bit for bit|bit-equal|same bits|resuming is exact|resumes exactly|exact resum", line, re.IGNORECASE
+            r"bit for bit|bit-equal|same bits|resuming is exact|resumes exactly|exact resum",
+            line,
+            re.IGNORECASE,
         )
         if resumes and exact and "`pack`" not in line and "| `compositions`" not in line:
             assert "CPU" in line

@@ -1,5 +1,6 @@
 """`memory=` and `encode_chunk=`: chunks are chosen for the memory limit, and invalid values are refused."""
 
+import weakref
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import nearfar as nf
 from nearfar.config.resolving import resolve
+from nearfar.core import scores
 from nearfar.core.types import Batch
 from nearfar.data import open_data
 from nearfar.errors import UserError
@@ -20,6 +25,8 @@ from nearfar.train.memory import (
     _budget,
     bytes_per_instance,
     choose_chunk,
+    estimate_needs,
+    score_bytes,
     size_of,
 )
 from nearfar.train.resuming import describe_data
@@ -77,3 +84,69 @@ def test_a_single_row_has_no_batch_statistics(tmp_path: Path) -> None:
             chunk_for(encode_chunk=chunk, batch_size=batch)
     with pytest.raises(UserError, match="batch norm needs several"):
         nf.pretrain("moco", IMAGES, out=tmp_path / "run", epochs=1, batch_size=20, encode_chunk=1, quiet=True)
+
+
+class PeakBytes(TorchDispatchMode):
+    """The most bytes that tensors made inside hold at one moment. Their numbers are never computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live, self.peak = 0, 0
+        self._storages: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(results):
+            if isinstance(leaf, torch.Tensor) and id(leaf.untyped_storage()) not in self._storages:
+                self._track(leaf.untyped_storage())
+        return results
+
+    def _track(self, storage: torch.UntypedStorage) -> None:
+        size, key = storage.nbytes(), id(storage)
+        self._storages.add(key)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+
+        def free() -> None:
+            self._storages.discard(key)
+            self.live -= size
+
+        weakref.finalize(storage, free)
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+@pytest.mark.parametrize("count", [512, 2048])
+def test_the_scores_of_a_step_are_counted(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two matrices of n x 2n scores of SimCLR, held as on a GPU. What is counted is the peak of fake tensors, to a fifth of
+    it."""
+    monkeypatch.setattr(scores, "MAX_SCORES_CPU", scores.MAX_SCORES_GPU)
+    monkeypatch.setattr("nearfar.core.encoding._edge_bytes", lambda leaf: b"")
+    cosine, everyone = nf.Cosine(0.1), nf.Everyone()
+    method = nf.Method(nf.Shared(torch.nn.Identity()), cosine, nf.InBatch(), everyone, nf.InfoNCE())
+    with FakeTensorMode():
+        views = tuple(torch.randn(count, 8, requires_grad=True) for _ in range(2))
+        batch = Batch(views, torch.arange(count))
+        with PeakBytes() as peak:
+            method(batch).loss.backward()
+    expected = score_bytes(method, count, 1, 2, torch.device("cpu"))
+    assert peak.peak < expected < 1.2 * peak.peak
+
+
+def test_large_batches_are_counted_by_tile() -> None:
+    """A global batch of 65,536 on 8 GPUs: a matrix would have 10^9 scores for each pair; a tile has 2^25."""
+    cosine, everyone = nf.Cosine(0.1), nf.Everyone()
+    method = nf.Method(nf.Shared(torch.nn.Identity()), cosine, nf.InBatch(), everyone, nf.InfoNCE())
+    gpu = torch.device("cuda")
+    assert score_bytes(method, 65_536, 8, 2, gpu) < 2**30
+    ring = method.replace(selection=nf.Ring(0.5, 0.9))
+    assert score_bytes(ring, 65_536, 8, 2, gpu) < 2**30
+    assert score_bytes(ring, 8_192, 8, 2, gpu) > 2 * 4 * 1_024 * 16_382
+    distances = method.replace(critic=nf.Distance())
+    assert score_bytes(distances, 65_536, 8, 2, gpu) > 2 * 4 * 8_192 * 131_070
+
+
+def test_the_estimate_grows_with_the_scores(tmp_path: Path) -> None:
+    session, sample = session_and_sample()
+    before = estimate_needs(session, sample, tmp_path).memory
+    session.method.negatives = nf.Queue(2**22, dim=128)
+    assert estimate_needs(session, sample, tmp_path).memory - before > 4 * 32 * 2**21

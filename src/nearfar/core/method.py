@@ -372,6 +372,12 @@ class Method(nn.Module):
             weakest = replace(weakest, condition=f"{weakest.condition}; {UNLIKE_PAIRS}")
         return replace(weakest, ceiling=self._ceiling(pairs, samplings, progress))
 
+    def candidate_count(self, batch_size: int, views: int = 2) -> int:
+        """How many candidates an anchor is scored with, at most, its own key included."""
+        pairs = self.encoders.pairs(views, self.symmetric)
+        kinds = {self._sampling_kind(pair, pairs)[:3] for pair in pairs}
+        return 1 + max((self.negatives.sampling(batch_size, *kind).negatives for kind in kinds), default=-1)
+
     def _samplings(
         self, pairs: Sequence[Pair], batch_size: int, progress: Progress | None
     ) -> dict[SamplingKind, NegativeSampling]:

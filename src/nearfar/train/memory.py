@@ -15,7 +15,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from nearfar.config.reading import in_units
+from nearfar.core.abstract import is_inner_product
 from nearfar.core.buffers import uses_batch_statistics
+from nearfar.core.method import Method
+from nearfar.core.scores import MAX_MATRIX, MIN_TILE, max_scores
 from nearfar.core.types import Batch
 from nearfar.errors import UserError
 from nearfar.system.machine import memory_available, memory_held
@@ -24,6 +27,9 @@ from nearfar.train.session import Session
 # multiple of the saved activations: their gradients, workspace of convolutions, fragmentation (measured:
 # docs/scale.md)
 WORKSPACE = 2.4
+SCORE_BYTES = (
+    12  # of a score in float32 at the peak of a step, its mask and gradient included (fake tensors: 11)
+)
 LOADED = 220 * 2**20  # bytes that torch and its kernels load during the first steps
 FEWER_INSTANCES, PROBED_INSTANCES = 2, 4  # the growth between the two is what an instance needs
 TRAINING_COPIES = 3  # of the weights: gradients and an optimiser's two moments
@@ -92,15 +98,36 @@ def _chunk_note(session: Session, chunk: int, count: int, needed: int, budget: i
 
 
 def _budget(session: Session, pixels: int) -> int | None:
-    """Bytes that encoding may take; None if unknown. Prefetched batches and the optimiser's state are
-    subtracted."""
+    """Bytes that encoding may take; None if unknown. Prefetched batches, the optimiser's state and scores
+    are subtracted."""
     settings = session.settings
     reserved = TRAINING_COPIES * _trainable_bytes(session) + (settings.workers + 3) * pixels
+    reserved += _session_score_bytes(session)
     if settings.memory is None:
         available = memory_free(session.device)
         return None if available is None else int(FREE_SHARE * (available - reserved))
     loaded = LOADED if session.device.type == "cpu" else 0
     return settings.memory - memory_used(session.device) - reserved - loaded
+
+
+def score_bytes(method: Method, batch_size: int, world: int, views: int, device: torch.device) -> int:
+    """Bytes that the scores of a step take: of all pairs where they are held as matrices, of one tile where
+    they are not (`core.scores.inner_product_negatives`)."""
+    candidates = method.candidate_count(batch_size, views)
+    matrix, tile = batch_size // world * candidates, max_scores(device)
+    pairs = len(method.encoders.pairs(views, method.symmetric))
+    if method.chunk is not None:
+        return SCORE_BYTES * min(matrix, method.chunk * candidates)
+    reads_matrix = matrix <= (tile if method.selection.keeps_all else MAX_MATRIX)
+    if reads_matrix or not is_inner_product(method.critic):
+        return SCORE_BYTES * matrix * pairs
+    return SCORE_BYTES * max(tile, MIN_TILE * candidates)
+
+
+def _session_score_bytes(session: Session) -> int:
+    settings = session.settings
+    views = settings.views["count"]
+    return score_bytes(session.method, settings.batch_size, session.strategy.world, views, session.device)
 
 
 def memory_free(device: torch.device) -> int | None:
@@ -166,8 +193,8 @@ class Needs:
 
 
 def estimate_needs(session: Session, sample: Batch, folder: Path) -> Needs:
-    """Memory in use, the optimiser's state, gradients, prefetched batches and what a backward pass stores;
-    disk for checkpoints."""
+    """Memory in use, the optimiser's state, gradients, prefetched batches, scores and what a backward pass
+    stores; disk for checkpoints."""
     settings = session.settings
     count = settings.batch_size // session.strategy.world
     pixels = size_of(tree_leaves(sample.views)) * count // max(1, len(sample.index))
@@ -176,6 +203,7 @@ def estimate_needs(session: Session, sample: Batch, folder: Path) -> Needs:
     at_once = min(count, session.method.encoding.chunk or count)
     batches = (settings.workers + 3) * pixels
     expected = TRAINING_COPIES * _trainable_bytes(session) + batches + size * at_once + LOADED
+    expected += _session_score_bytes(session)
     available = memory_free(session.device)
     return Needs(memory_held() + expected, available, checkpoint_size(session), disk_free(folder))
 
