@@ -34,6 +34,7 @@ from nearfar.core.adapters import as_bound, as_critic, as_encoders, as_negatives
 from nearfar.core.buffers import BufferUpdates, apply, uses_batch_statistics
 from nearfar.core.encoding import DEFAULT_ENCODING, Encoding, GatheredKeys, gather_keys, gather_scores
 from nearfar.core.learnt import LearntNumber
+from nearfar.core.notebook import cards_html
 from nearfar.core.schedules import START, Progress
 from nearfar.core.scores import (
     Candidates,
@@ -117,6 +118,25 @@ class Method(nn.Module):
             symmetric=self.symmetric if views is None else None,
             chunk=self.chunk,
             encoding=self.encoding,
+        )
+
+    def _repr_html_(self) -> str:
+        """The choices as cards."""
+        parts = {
+            "views": self.views,
+            "encoders": self.encoders,
+            "critic": self.critic,
+            "negatives": self.negatives,
+            "selection": self.selection,
+            "bound": self.bound,
+            "prior": self.prior,
+        }
+        return cards_html(
+            {
+                choice: (type(part).__name__, part.settings)
+                for choice, part in parts.items()
+                if part is not None
+            }
         )
 
     def forward(self, batch: Batch, progress: Progress = START) -> Outcome:

@@ -19,13 +19,15 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from html import escape
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int
 
+from nearfar.core.notebook import bar_figure, table_html
 from nearfar.core.statistics import Interval, mean_and_spread, wilson
-from nearfar.core.tables import plus_minus
+from nearfar.core.tables import plus_minus, text_table
 from nearfar.system.untrusted import is_number
 
 MAX_ANSWER_BYTES = 2**26  # of one array when unpacked
@@ -302,7 +304,7 @@ def mean_over_draws(
     return Measurement(figures, {**shared, **(details or {})})
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Result(_ReadsAsJson):
     """An evaluation: what was fitted on, tested on and how; figures by protocol; the same of each baseline.
 
@@ -317,6 +319,41 @@ class Result(_ReadsAsJson):
     figures: Mapping[str, Measurement] = field(default_factory=dict)
     baselines: Mapping[str, Mapping[str, Measurement]] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return "\n".join([*text_table(self._rows(), numbers=True), self._caption()])
+
+    def _repr_html_(self) -> str:
+        return f"{table_html(self._rows())}<small>{escape(self._caption())}</small>"
+
+    def _rows(self) -> list[list[str]]:
+        """A row for each kind of features, a column for each figure."""
+        columns = [
+            (path, name, title) for path, m in self.figures.items() for name, title in m.titles().items()
+        ]
+        rows = [["features", *(f"{path} {title}" for path, _, title in columns)]]
+        for kind, measured in self.by_features().items():
+            cells = [measured[path].text(name) if path in measured else "–" for path, name, _ in columns]
+            rows.append([kind, *cells])
+        return rows
+
+    def _caption(self) -> str:
+        return (
+            f"fitted on {self.train.name}, tested on {self.test.name} ({self.test.samples} {self.test.unit})"
+        )
+
+    def plot(self) -> Any:
+        """A matplotlib figure: the accuracy of each protocol with its interval, baselines beside it."""
+        accuracies = [path for path, measurement in self.figures.items() if "top1" in measurement.figures]
+        if not accuracies:
+            raise ValueError("this result has no accuracy to plot")
+        panels = self.by_features().items()
+        return bar_figure(
+            {
+                path: {kind: measured[path].figures["top1"] for kind, measured in panels if path in measured}
+                for path in accuracies
+            }
+        )
 
     @property
     def encoder(self) -> str:

@@ -13,6 +13,7 @@ and cannot tell whether the n x m matrix was ever built. `Dense` holds it, `Stre
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from nearfar.core.buffers import BufferUpdates
+from nearfar.core.notebook import badge_html
 from nearfar.core.schedules import Progress
 from nearfar.core.scores import Candidates
 
@@ -226,6 +228,9 @@ class Certificate:
     status: Status
     condition: str
     ceiling: float | None  # nats
+
+    def _repr_html_(self) -> str:
+        return f"{badge_html(self.status)} {escape(self.condition)}"
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from nearfar.config.sections import describe
 from nearfar.config.settings import Settings
 from nearfar.core.abstract import AbstractViews
 from nearfar.core.method import Method
+from nearfar.core.notebook import curve_figure, table_html
 from nearfar.core.results import Result
 from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.data import Columns, Limits, Located, locate
@@ -47,7 +48,16 @@ from nearfar.run.results import results_of
 from nearfar.run.teachers import TEACHER, attach_teacher
 from nearfar.system.files import as_path
 from nearfar.system.hardware import pick_device
-from nearfar.system.untrusted import read_json
+from nearfar.system.untrusted import is_number, read_json
+
+# title of a curve in `Run.plot`: kind of the rows of metrics.jsonl, and the key in them
+CURVES = {
+    "loss": ("train", "loss"),
+    "objective, nats": ("train", "nats"),
+    "held-out, nats": ("held-out", "nats"),
+    "kNN probe, top-1": ("probe", "knn_top1"),
+    "linear probe, top-1": ("probe", "linear_top1"),
+}
 
 
 class Run:
@@ -344,6 +354,29 @@ class Run:
 
     def choices(self) -> dict[str, str]:
         return describe({room: getattr(self.settings, room) for room in CHOICES})
+
+    def _repr_html_(self) -> str:
+        facts = [
+            ["run", str(self.path)],
+            ["recipe", str(self.settings.recipe)],
+            ["data", str(self.settings.data)],
+        ]
+        results = "".join(result._repr_html_() for result in self.results[-1:])
+        return table_html([*facts, *([choice, part] for choice, part in self.choices().items())]) + results
+
+    def plot(self) -> Any:
+        """A matplotlib figure of loss, objective, held-out estimate and probes over the steps."""
+        rows = self.metrics
+        curves = {
+            title: [
+                (row["step"], row[key]) for row in rows if row.get("kind") == kind and is_number(row.get(key))
+            ]
+            for title, (kind, key) in CURVES.items()
+        }
+        curves = {title: points for title, points in curves.items() if points}
+        if not curves:
+            raise UserError(f"{self.path} has no metrics to plot")
+        return curve_figure(curves)
 
     def certificate(self) -> dict[str, Any]:
         method = self.method(trained=False)

@@ -1,0 +1,49 @@
+"""What notebooks show: every value of the text is in the HTML, names are escaped, figures hold the measured numbers."""
+
+import pytest
+
+import nearfar as nf
+from nearfar.core.notebook import table_html
+from nearfar.core.results import Figure, Measurement, Result, SetFacts
+
+
+def measured(value: float) -> dict[str, Measurement]:
+    return {"knn": Measurement({"top1": Figure(value, (value - 0.1, value + 0.1))})}
+
+
+RESULT = Result(
+    SetFacts("a<b>", 10, "x"), SetFacts("test", 20, "y"), {}, measured(0.5), {"untrained": measured(0.2)}
+)
+
+
+def test_method_shows_its_choices_with_their_settings() -> None:
+    method = nf.recipe("moco", negatives={"size": 512})
+    html = method._repr_html_()
+    for text in ("views", "encoders", "negatives", "selection", "bound", "Queue", "size = 512", "InfoNCE"):
+        assert text in html
+
+
+def test_certificate_shows_status_and_condition() -> None:
+    html = nf.Certificate("proven", "a < b", 1.0)._repr_html_()
+    assert "proven" in html
+    assert "a &lt; b" in html
+
+
+def test_result_shows_baselines_and_escapes_names() -> None:
+    html = RESULT._repr_html_()
+    assert "50.0 %" in html
+    assert "untrained" in html
+    assert "a&lt;b&gt;" in html
+    assert "<b>" not in html
+
+
+def test_plot_of_a_result_has_a_bar_with_its_interval_for_each_kind_of_features() -> None:
+    (axes,) = RESULT.plot().axes
+    assert sorted(bar.get_width() for bar in axes.patches) == pytest.approx([20.0, 50.0])
+    (errors,) = axes.collections
+    ends = [segment[:, 0].tolist() for segment in errors.get_segments()]
+    assert sorted(ends) == [pytest.approx([10.0, 30.0]), pytest.approx([40.0, 60.0])]
+
+
+def test_table_escapes_cells() -> None:
+    assert "<script>" not in table_html([["head"], ["<script>"]])
