@@ -24,9 +24,10 @@ GENERATED = ROOT / "docs" / "reference" / "generated"
 
 project, author, copyright = "nearfar", "nearfar contributors", "nearfar contributors, Apache-2.0"
 version = release = nf.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton"]
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 4
+nb_execution_mode = "off"  # notebooks are committed with their outputs; tests run them
 exclude_patterns = ["build"]
 nitpicky = False
 default_role = "code"
