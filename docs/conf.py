@@ -195,7 +195,7 @@ def visit_math(translator: Any, node: nodes.Element) -> None:
 
 def link_root_pages(app: Sphinx, docname: str, source: list[str]) -> None:
     page = ROOT / "docs" / f"{docname}.md"
-    if GENERATED not in page.parents:
+    if page.is_file() and GENERATED not in page.parents:
         source[0] = with_links_from(page.parent, page)
 
 
