@@ -1,14 +1,51 @@
 """Exceptions for mistakes that a user can fix, and the wording of "unknown name" messages."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+_contexts: list[None] = []  # of `naming_flags` that are open
+_TRUE_FLAGS = ("same-labels", "allow-change", "allow-urls", "class-agnostic", "fine-tune")
+_ARGUMENTS = {"protocol": "protocols", "license": "licence"}
+
+
+@contextmanager
+def naming_flags() -> Iterator[None]:
+    """Within it, messages name the options of commands (`--same-labels`); elsewhere the arguments of Python's
+    functions (`same_labels=True`)."""
+    _contexts.append(None)
+    try:
+        yield
+    finally:
+        _contexts.pop()
+
+
+def worded(sentence: str) -> str:
+    """Returns a sentence that names options as on the command line (`--out`) in the words of the caller."""
+    if _contexts or "--" not in sentence:
+        return sentence
+    parts = re.split(r"(nearfar [a-z]+ [^;,.)]*)", sentence)  # commands stay as they are typed
+    return "".join(
+        part if place % 2 else re.sub(r"--([a-z][a-z-]*)", _as_argument, part)
+        for place, part in enumerate(parts)
+    )
+
+
+def _as_argument(flag: re.Match[str]) -> str:
+    name = flag[1]
+    return _ARGUMENTS.get(name, name.replace("-", "_")) + ("=True" if name in _TRUE_FLAGS else "")
 
 
 class UserError(Exception):
     """A mistake the user can fix: one sentence with the key or file, its value, and what is allowed.
 
-    The command line prints only the sentence and exits with code 2. Saved files are not touched.
+    The command line prints only the sentence and exits with code 2. Saved files are not touched. Options are
+    written as on the command line (`--out`); from Python they are shown as arguments (`out`).
     """
+
+    def __str__(self) -> str:
+        return worded(super().__str__())
 
 
 class NotFinite(UserError):
@@ -31,9 +68,17 @@ def near_names(name: str, options: Iterable[str], count: int = 3) -> str:
     """Returns " (did you mean a, b or c?)" with up to `count` similar names, or "" if none is similar."""
     import difflib  # imported only when a name is misspelt
 
-    matches = difflib.get_close_matches(name, list(options), n=count)
-    listed = " or ".join([", ".join(matches[:-1]), matches[-1]] if len(matches) > 1 else matches)
-    return f" (did you mean {listed}?)" if matches else ""
+    by_lower_case = {option.lower(): option for option in options}
+    lowered = [*by_lower_case]
+    matches = difflib.get_close_matches(name.lower(), lowered, n=count)
+    if name.lower() in by_lower_case:
+        matches = matches[:1]
+    if not matches and count > 1:
+        nearest = difflib.get_close_matches(name.lower(), lowered, n=count, cutoff=0.3)
+        return f" (nearest: {', '.join(by_lower_case[match] for match in nearest)})" if nearest else ""
+    names = [by_lower_case[match] for match in matches]
+    listed = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return f" (did you mean {listed}?)" if names else ""
 
 
 def error_reason(error: BaseException) -> str:

@@ -93,7 +93,7 @@ def test_unnamed_classes_are_not_matched(tmp_path: Path) -> None:
     one = parquet(tmp_path / "cars.parquet", [{"bbox": [BOX], "category": [1]}])
     second = parquet(tmp_path / "birds.parquet", [{"bbox": [BOX], "category": [2]}])
     fit, ask = open_scenes(one), open_scenes(second)
-    with pytest.raises(UserError, match=r"numbers without names.*--same-labels"):
+    with pytest.raises(UserError, match=r"numbers without names.*same_labels=True"):
         match_classes(fit, ask, same_labels=False)
     with pytest.raises(UserError, match=r"has the labels 2, which no instance of .*cars.parquet has"):
         match_classes(fit, ask, same_labels=True)

@@ -37,5 +37,5 @@ def test_classifier_protocol_needs_a_classifier_and_the_same_classes(tmp_path: P
     with pytest.raises(UserError, match="this run has none, use linear"):
         nf.evaluate(bare, data=sample(48, 1), protocols=["classifier"], same_labels=True)
     run = nf.train(sample(96, 0), tmp_path / "own", **QUICK)
-    with pytest.raises(UserError, match="the classes that the run learned; omit --train"):
+    with pytest.raises(UserError, match="the classes that the run learned; omit train"):
         nf.evaluate(run, train=sample(60, 2), data=sample(48, 1), protocols=["classifier"], same_labels=True)

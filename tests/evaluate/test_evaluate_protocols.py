@@ -356,7 +356,7 @@ def test_rows_that_an_encoder_or_its_ancestor_was_trained_on_prove_nothing(tmp_p
 
 def test_selected_baselines(run: nf.Run) -> None:
     assert set(nf.evaluate(run, protocols=["knn"], baselines=["untrained"])["baselines"]) == {"untrained"}
-    with pytest.raises(UserError, match="--baselines was 'noise'; expected pixels, untrained"):
+    with pytest.raises(UserError, match=r"^baselines was 'noise'; expected pixels, untrained"):
         nf.evaluate(run, protocols=["knn"], baselines=["noise"])
 
 

@@ -287,7 +287,7 @@ def test_unmatched_labels_are_never_scored(run: SmallRun) -> None:
         fresh=replace(test, classes=(), name="fresh"),
     )
     for spec in ("foreign", "fresh"):
-        with pytest.raises(UserError, match=r"numbers without names.*--same-labels.*--train") as caught:
+        with pytest.raises(UserError, match=r"numbers without names.*same_labels=True.*train") as caught:
             evaluate_run(run, spec, protocols=("knn",))
         assert "\n" not in str(caught.value)
         with pytest.raises(UserError, match=f"the labels of {spec} are numbers"):
@@ -368,7 +368,7 @@ def test_mistakes_are_one_sentence(run: SmallRun) -> None:
         ("unknown", "unknown has 300 images with a label below 0"),
         (
             "strange",
-            r"strange has the classes otter, which train does not have \(9 of 10 match by name: 0, .*--train",
+            r"strange has the classes otter, which train does not have \(9 of 10 match by name: 0, .*train",
         ),
         ("numbers", "the labels of numbers are numbers without names"),
     ):

@@ -198,7 +198,7 @@ def test_failed_onnx_export_keeps_the_previous_export(
     run = trained(data, tmp_path / "run", backbone=Colliding())
     nf.export(run, tmp_path / "out")
     files = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    with pytest.raises(nf.UserError, match=r"^--onnx: .*Colliding.*leave --onnx out$"):
+    with pytest.raises(nf.UserError, match=r"^onnx: .*Colliding.*leave onnx out$"):
         nf.export(run, tmp_path / "out", onnx=True)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == files
 
@@ -218,7 +218,7 @@ def test_untraceable_network_leaves_the_folder_unchanged(data: Path, tmp_path: P
     nf.export(run, tmp_path / "out")
     assert load_file(tmp_path / "out/model.safetensors").keys() == module.state_dict().keys()
     previous = (tmp_path / "out/README.md").read_text()
-    with pytest.raises(nf.UserError, match=r"--torch-export: this encoder .Branching. could not be exported"):
+    with pytest.raises(nf.UserError, match=r"^torch_export: this encoder .Branching. could not be exported"):
         nf.export(run, tmp_path / "out", torch_export=True)
     assert (tmp_path / "out/README.md").read_text() == previous
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]

@@ -289,9 +289,9 @@ def test_bad_input_is_one_sentence(
 
 
 def test_bad_test_data_labels_and_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--data was digits, which is also the training data"):
+    with pytest.raises(UserError, match=r"the test data are digits, which is also the training data"):
         nf.semi("simclr", "digits", 0.1, tmp_path / "a", test="digits", quiet=True)
-    with pytest.raises(UserError, match=r"--data was digits, which is also the training data"):
+    with pytest.raises(UserError, match=r"the test data are digits, which is also the training data"):
         nf.sweep("simclr", "digits", tmp_path / "b", test="digits", temperature=[0.1, 0.5], quiet=True)
     listed = tmp_path / "l.csv"
     listed.write_text("index,label\n0,a\n1,\n2,b\n")

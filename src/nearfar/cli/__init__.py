@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TextIO
 
 from nearfar import __version__
 from nearfar.cli.codes import BAD_INPUT, DONE, RESUMABLE
-from nearfar.errors import Stopped, UserError, not_one_of
+from nearfar.errors import Stopped, UserError, naming_flags, not_one_of
 from nearfar.system.extras import missing_extra
 from nearfar.system.machine import set_passive_wait
 from nearfar.system.signals import end_on_signals
@@ -45,7 +45,17 @@ COMMANDS = (
 MAX_MESSAGE = 2000  # characters
 
 
+class _Help(argparse.HelpFormatter):
+    """Wraps paragraphs. A text of several lines is laid out already and stays as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text.rstrip() if "\n" in text else super()._fill_text(text, width, indent)
+
+
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **{"formatter_class": _Help, **keywords})
+
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see {self.prog} --help")
 
@@ -66,14 +76,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # file names and `–` print on any terminal
     set_passive_wait()
-    if not _is_distributed():
-        return _main(arguments)
-    from nearfar.distributed.strategy import leave
+    with naming_flags():
+        if not _is_distributed():
+            return _main(arguments)
+        from nearfar.distributed.strategy import leave
 
-    try:
-        return _main(arguments)
-    finally:
-        leave()
+        try:
+            return _main(arguments)
+        finally:
+            leave()
 
 
 def _nowhere() -> TextIO:
@@ -213,8 +224,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="nearfar",
         description="Learns representations from unlabelled data, evaluates them, and estimates mutual information.",
-        epilog="nearfar COMMAND --help shows the arguments of one. "
-        "Exit codes: 0 done, 2 bad input, 75 stopped but resumable (run the same command again).",
+        epilog="Start with `nearfar demo`, or `nearfar pretrain simclr PHOTOS/ --out runs/photos`. `nearfar COMMAND "
+        "--help` shows the arguments of a command. Exit codes: 0 done, 2 bad input, 75 stopped but resumable (run "
+        "the same command again).",
     )
     parser.add_argument("--version", action="version", version=f"nearfar {__version__}")
     parser.set_defaults(several=False, command=lambda args: print(parser.format_help(), end="") or DONE)

@@ -9,7 +9,10 @@ from nearfar.cli.codes import DONE
 
 def add(commands: Any) -> None:
     demo = commands.add_parser(
-        "demo", help="learn from embedded data in a few minutes, evaluate, and write a report"
+        "demo",
+        help="learn from embedded data in a few minutes, evaluate, and write a report",
+        description="Pretrains on pictures of letters that are drawn here, evaluates on unseen typefaces, and writes "
+        "a report. Needs no data and no network.",
     )
     demo.add_argument("--out", type=Path, default=Path("runs/demo"), help="run folder (default: runs/demo)")
     demo.set_defaults(command=run)

@@ -2,13 +2,10 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from nearfar.cli import pretrain
-from nearfar.cli.codes import DONE
 from nearfar.cli.settings_help import settings_help
-from nearfar.cli.urls import check_urls
 from nearfar.errors import UserError
 
 EXAMPLE = "nearfar distill runs/teacher photos/ --out runs/student objective=crd+kd backbone=resnet20"
@@ -34,7 +31,6 @@ def add(commands: Any) -> None:
         "timm/NAME:model.safetensors. The student is "
         "backbone=NAME at image_size=N; teacher and student may differ in width and image size.",
         epilog=f"{OBJECTIVES}\n\n{settings_help()}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     distill.add_argument(
         "words", nargs="*", metavar="TEACHER DATA key=value", help="teacher and data, then settings"
@@ -44,53 +40,26 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from nearfar.config.resolving import read_file, read_words
-    from nearfar.data import Columns, locate
-    from nearfar.distributed.strategy import launched
     from nearfar.train.distill import student_of
-    from nearfar.train.pretrain import run_pretraining
 
-    config = read_file(args.config) if args.config else {}
-    check_urls(config, args.config, args.words, args.allow_urls)
-    teacher, data, words = _split_words(args.words, config)
-    overrides = read_words(words)
-    config.pop("recipe", None)  # a run's own config.yaml names it
-    objective = overrides.pop("objective", config.pop("objective", None))
-    columns = Columns(*(overrides.get(key, config.get(key)) for key in ("image_column", "label_column")))
-    located = locate(data, columns=columns)
-    settings, objects, remark = student_of(
-        teacher, data, args.out, config, overrides, objective=objective, located=located
-    )
-    is_first = launched()[0] == 0
-    if args.print_config:
-        print(settings.as_yaml() if is_first else "", end="")
-        return DONE
-    if args.out is None:
-        raise UserError("--out is missing; name the folder the run goes to, for instance --out runs/student")
-    run = run_pretraining(
-        settings,
-        located,
-        args.out,
-        allow_change=args.allow_change,
-        quiet=args.quiet,
-        note=remark,
-        objects=objects,
-    )
-    if is_first:
-        pretrain.print_next(run)
-    return DONE
+    def resolve(
+        teacher: str, data: str, config: dict[str, Any], overrides: dict[str, Any], located: Any
+    ) -> tuple[Any, Any, Any]:
+        objective = overrides.pop("objective", config.pop("objective", None))
+        return student_of(teacher, data, args.out, config, overrides, objective=objective, located=located)
+
+    return pretrain.run_training(args, _split_words, resolve)
 
 
 def _split_words(words: Sequence[str], config: dict[str, Any]) -> tuple[str, str, list[str]]:
     """Splits TEACHER and DATA from the key=value words; --config may name the data too."""
-    leading: list[str] = []
-    for word in words:
-        if len(leading) == 2 or ("=" in word and not Path(word).exists()):
-            break
-        leading.append(word)
+    from nearfar.config.reading import leading_words
+
+    leading = leading_words(words, 2)
+    config.pop("recipe", None)  # a run's own config.yaml names it
+    config_data = config.pop("data", None)
     if not leading:
         raise UserError(f"TEACHER is missing; name a run or a weights file, for instance {EXAMPLE}")
-    config_data = config.pop("data", None)
     data = leading[1] if len(leading) > 1 else config_data
     if not isinstance(data, str):
         raise UserError(

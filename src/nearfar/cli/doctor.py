@@ -24,7 +24,9 @@ UNEQUAL = 1  # exit code
 
 def add(commands: Any) -> None:
     doctor = commands.add_parser(
-        "doctor", help="what this machine has, what will be used of it, what is missing"
+        "doctor",
+        help="what this machine has, what will be used of it, what is missing",
+        description="Shows versions, cores and devices, what a run would use of them, and which extras are missing.",
     )
     doctor.add_argument("--import", action="store_true", dest="try_import", help="also import every package")
     doctor.add_argument(

@@ -10,14 +10,17 @@ from nearfar.errors import UserError, counted
 
 
 def add(commands: Any) -> None:
-    embed = commands.add_parser("embed", help="features of data, with paths and labels, as Parquet")
+    embed = commands.add_parser(
+        "embed",
+        help="features of data, with paths and labels, as Parquet",
+        description="Writes a row for each instance of DATA: its features, path and label.",
+        epilog="example: nearfar embed runs/photos photos/ --out features.parquet",
+    )
     embed.add_argument("run", type=Path, metavar="RUN", help="run folder")
     embed.add_argument("data", metavar="DATA", help="data, as for pretrain")
     embed.add_argument("--out", type=Path, required=True, metavar="FILE.parquet", help="file to write")
     for key, which in (("--image-column", "pictures"), ("--label-column", "labels")):
-        embed.add_argument(
-            key, metavar="NAME", help=f"of DATA: the column of {which}, if not called as usual"
-        )
+        embed.add_argument(key, metavar="NAME", help=f"column of {which} in DATA (default: the usual names)")
     embed.set_defaults(command=run, several=True)
 
 

@@ -14,7 +14,13 @@ OPTIONS = ("labels", "draws", "shots", "ways", "episodes", "epochs", "lr", "laye
 
 
 def add(commands: Any) -> None:
-    evaluate = commands.add_parser("evaluate", help="measure how good an encoder is, beside baselines")
+    evaluate = commands.add_parser(
+        "evaluate",
+        help="measure how good an encoder is, beside baselines",
+        description="Fits simple classifiers to the frozen features of A and tests them on B, beside the untrained "
+        "encoder and raw inputs. Results are printed and stored in RUN/evaluation.json.",
+        epilog="example: nearfar evaluate runs/photos --train labelled/ --data test/ --protocol knn,linear",
+    )
     evaluate.add_argument("run", type=Path, metavar="RUN", help="run folder")
     evaluate.add_argument("--train", metavar="A", help="labelled data to fit on (default: the run's data)")
     evaluate.add_argument(
@@ -30,8 +36,8 @@ def add(commands: Any) -> None:
     evaluate.add_argument(
         "--protocol",
         default="knn,linear",
-        help="separated by commas: knn, nn (the nearest by distance), linear, mlp, finetune, fractions (linear on part of the labels), "
-        "finetune-fractions, classifier (the own one of a run of train), few-shot, clustering, retrieval, "
+        help="comma-separated: knn, nn (nearest neighbour by distance), linear, mlp, finetune, fractions (linear on part of the labels), "
+        "finetune-fractions, classifier (that of a run of nearfar train), few-shot, clustering, retrieval, "
         "calibration, information (a proven bound on what features tell about "
         "the label), quality (without labels: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, nats) "
         "(default: knn,linear)",
@@ -40,40 +46,42 @@ def add(commands: Any) -> None:
         "--features",
         default="pooled",
         choices=("pooled", "map", "head"),
-        help="of the backbone, the map it pools, or its head's output (default: pooled)",
+        help="features of the backbone: pooled, the map before pooling, or the output of the head (default: pooled)",
     )
     for key, which in (("--image-column", "pictures"), ("--label-column", "labels")):
         evaluate.add_argument(
-            key, metavar="NAME", help=f"of A and B: the column of {which}, if not called as usual"
+            key, metavar="NAME", help=f"column of {which} in A and B (default: the usual names)"
         )
     evaluate.add_argument("--image-size", type=int, metavar="N", help="side of a view (default: the run's)")
-    evaluate.add_argument("--k", type=int, default=20, help="neighbours of knn (default 20)")
-    evaluate.add_argument("--temperature", type=float, default=0.07, help="of knn's votes (default 0.07)")
+    evaluate.add_argument("--k", type=int, default=20, help="number of neighbours of knn (default 20)")
+    evaluate.add_argument(
+        "--temperature", type=float, default=0.07, help="temperature of the votes of knn (default 0.07)"
+    )
     for flag, kind, help_text in (
         (
             "--labels",
             _comma_separated(float),
-            "of fractions: shares or numbers of each class (default 0.01,0.1)",
+            "labels that fractions uses: shares, or numbers of each class (default 0.01,0.1)",
         ),
-        ("--draws", int, "of fractions and clustering (default 5)"),
-        ("--shots", _comma_separated(int), "of few-shot: examples of each class (default 1,5)"),
-        ("--ways", int, "of few-shot: classes in an episode (default 5)"),
-        ("--episodes", int, "of few-shot (default 600)"),
-        ("--epochs", int, "of fine-tuning, but at least 300 steps (default 20)"),
+        ("--draws", int, "repetitions of fractions and clustering (default 5)"),
+        ("--shots", _comma_separated(int), "examples of each class in few-shot (default 1,5)"),
+        ("--ways", int, "classes in an episode of few-shot (default 5)"),
+        ("--episodes", int, "number of episodes of few-shot (default 600)"),
+        ("--epochs", int, "epochs of fine-tuning, and at least 300 steps (default 20)"),
         (
             "--lr",
             _comma_separated(float),
-            "of fine-tuning; of several the best on a fifth of A (default 1e-3)",
+            "learning rate of fine-tuning; of several, the best on a fifth of A is used (default 1e-3)",
         ),
         (
             "--layer-decay",
             float,
-            "of fine-tuning: each stage learns at this multiple of the next (default 0.7)",
+            "in fine-tuning each stage learns at this multiple of the next stage's rate (default 0.7)",
         ),
-        ("--batch-size", int, "of fine-tuning (default 128)"),
+        ("--batch-size", int, "batch size of fine-tuning (default 128)"),
     ):
         evaluate.add_argument(flag, type=kind, help=help_text)
-    evaluate.add_argument("--seed", type=int, default=0, help="of splits and draws (default 0)")
+    evaluate.add_argument("--seed", type=int, default=0, help="random seed of splits and draws (default 0)")
     baselines = evaluate.add_mutually_exclusive_group()
     baselines.add_argument(
         "--baselines",

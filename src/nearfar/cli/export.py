@@ -9,7 +9,10 @@ from nearfar.cli.codes import DONE
 
 def add(commands: Any) -> None:
     export = commands.add_parser(
-        "export", help="the trained encoder as safetensors with config, loader and model card"
+        "export",
+        help="the trained encoder as safetensors with config, loader and model card",
+        description="Writes the encoder so that it loads in plain torchvision, timm or torch, without nearfar.",
+        epilog="example: nearfar export runs/photos --to encoder/ --onnx",
     )
     export.add_argument("run", type=Path, metavar="RUN", help="run folder")
     export.add_argument("--to", type=Path, required=True, metavar="DIR", help="folder to write")

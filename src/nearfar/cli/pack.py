@@ -31,7 +31,6 @@ def add(commands: Any) -> None:
         description="Writes a folder of images, Parquet, tar files in webdataset's convention, or an .npz as a packed folder, "
         "which the other commands accept as DATA.",
         epilog="settings:\n" + "\n".join(f"  {key:<14} {text}" for key, (_, text) in SETTINGS.items()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     pack.add_argument("words", nargs="*", metavar="DATA key=value", help="what to pack, and settings")
     pack.add_argument("--out", type=Path, help="packed folder")

@@ -2,7 +2,7 @@
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +11,36 @@ from nearfar.cli.settings_help import settings_help
 from nearfar.cli.urls import ALLOW_URLS, check_urls
 from nearfar.errors import UserError, counted
 
+Layer = Mapping[str, Any]
+
 
 def add(commands: Any) -> None:
     pretrain = commands.add_parser(
         "pretrain",
-        help="learn an encoder from pictures, recordings or text; the same command again resumes",
+        help="learn an encoder from images, sound, text, graphs or tables; the same command resumes",
         usage="nearfar pretrain RECIPE DATA --out RUN [--config FILE] [key=value ...]",
-        description="Learns an encoder. DATA is a folder of images, a Parquet file or folder with an image column, an .npz "
+        description="Learns an encoder from data without labels. The same command resumes a run that was stopped. DATA is a folder of images, a Parquet file or folder with an image column, an .npz "
         "with images (and labels), or a name: digits, glyphs, cifar10:FOLDER, idx:FOLDER (files like "
         "MNIST's); for cpc a folder of .wav or .flac files or Parquet "
         "with an audio column; for mlm a .txt file, a folder of them, or an .npz with tokens.",
         epilog=settings_help(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    pretrain.add_argument("words", nargs="*", metavar="RECIPE DATA key=value", help="see nearfar recipes")
+    pretrain.add_argument(
+        "words",
+        nargs="*",
+        metavar="RECIPE DATA key=value",
+        help="a method (nearfar recipes lists them), data, settings",
+    )
     add_options(pretrain)
     pretrain.set_defaults(command=run, several=True)
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Adds the options that all training commands share."""
-    command.add_argument("--out", type=Path, help="run folder")
-    command.add_argument("--config", type=Path, help="YAML file of settings; key=value words go over it")
+    command.add_argument("--out", type=Path, metavar="RUN", help="run folder, new or to be resumed")
+    command.add_argument(
+        "--config", type=Path, metavar="FILE", help="YAML file of settings; key=value words override it"
+    )
     command.add_argument("--print-config", action="store_true", help="print the complete settings and stop")
     command.add_argument(
         "--allow-change", action="store_true", help="resume although a setting or the data changed"
@@ -42,15 +50,28 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from nearfar.train.defaults import resolve_here
+
+    def resolve(
+        recipe: str, data: str, config: Layer, overrides: Layer, located: Any
+    ) -> tuple[Any, Any, Any]:
+        settings, note = resolve_here(recipe, data, args.out, config, overrides, located=located)
+        return settings, {}, note
+
+    return run_training(args, split_words, resolve)
+
+
+def run_training(args: argparse.Namespace, split: Any, resolve: Any) -> int:
+    """Trains: `split` separates two leading words (a recipe or a teacher, and DATA) from settings, `resolve` returns
+    the complete settings, their Python objects, and a note about defaults."""
     from nearfar.config.resolving import read_file, read_words
     from nearfar.data import Columns, Located, locate
     from nearfar.distributed.strategy import launched
-    from nearfar.train.defaults import resolve_here
     from nearfar.train.pretrain import run_pretraining
 
     config = read_file(args.config) if args.config else {}
     check_urls(config, args.config, args.words, args.allow_urls)
-    recipe, data, words = split_words(args.words, config)
+    subject, data, words = split(args.words, config)
     overrides = read_words(words)
     located: Located | None = None
     data_error: UserError | None = None
@@ -60,19 +81,17 @@ def run(args: argparse.Namespace) -> int:
     # errors in the settings are reported first, and --print-config works without data
     except UserError as problem:
         data_error = problem
-    settings, remark = resolve_here(recipe, data, args.out, config, overrides, located=located)
+    settings, objects, note = resolve(subject, data, config, overrides, located)
     is_first = launched()[0] == 0
-    if args.print_config and is_first:
-        print(settings.as_yaml(), end="")
     if args.print_config:
+        print(settings.as_yaml() if is_first else "", end="")
         return DONE
     if args.out is None:
         raise UserError("--out is missing; name the folder the run goes to, for instance --out runs/first")
     if data_error is not None:
         raise data_error
-    run = run_pretraining(
-        settings, located, args.out, allow_change=args.allow_change, quiet=args.quiet, note=remark
-    )
+    options = {"allow_change": args.allow_change, "quiet": args.quiet, "note": note, "objects": objects}
+    run = run_pretraining(settings, located, args.out, **options)
     if is_first:
         print_next(run)
     return DONE
@@ -93,11 +112,9 @@ def _example(recipe: str) -> str:
 
 def split_words(words: Sequence[str], config: dict[str, Any]) -> tuple[str, str, list[str]]:
     """Splits RECIPE and DATA from the key=value words; --config may name them too."""
-    leading: list[str] = []
-    for word in words:
-        if len(leading) == 2 or ("=" in word and not Path(word).exists()):
-            break
-        leading.append(word)
+    from nearfar.config.reading import leading_words
+
+    leading = leading_words(words, 2)
     if len(leading) == 1 and "recipe" not in config and Path(leading[0]).exists():
         from nearfar.config.recipes import RECIPES
 

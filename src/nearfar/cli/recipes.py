@@ -9,7 +9,12 @@ from nearfar.errors import UserError
 
 
 def add(commands: Any) -> None:
-    recipes = commands.add_parser("recipes", help="every method as its five choices, and what it claims")
+    recipes = commands.add_parser(
+        "recipes",
+        help="every method as its five choices, and what it claims",
+        description="Lists the methods. With NAME, shows one in full: choices, equation, claim, command, presets.",
+        epilog="example: nearfar recipes moco-ring",
+    )
     recipes.add_argument("name", nargs="?", metavar="NAME", help="one recipe in full")
     recipes.add_argument("--all", action="store_true", help="every variant too, with its choices")
     recipes.add_argument("--json", action="store_true", help="print one JSON object and nothing else")

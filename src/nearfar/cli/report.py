@@ -10,15 +10,21 @@ from nearfar.cli.urls import ALLOW_URLS
 
 
 def add(commands: Any) -> None:
-    report = commands.add_parser("report", help="one self-contained page about one run or several")
+    report = commands.add_parser(
+        "report",
+        help="one self-contained page about one run or several",
+        description="Writes an HTML page without links to other files: curves, results, neighbours, a map of the "
+        "features. Several runs are compared.",
+        epilog="example: nearfar report runs/a runs/b --out comparison.html",
+    )
     report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders")
-    report.add_argument("--out", type=Path, help="file to write (default: RUN/report.html)")
+    report.add_argument("--out", type=Path, metavar="FILE", help="file to write (default: RUN/report.html)")
     report.add_argument(
         "--points",
         type=int,
         default=None,
         metavar="N",
-        help="points of the map, at most (default 3000; 20000 are fine)",
+        help="largest number of points in the map (default 3000; up to 20000 stay fast)",
     )
     report.add_argument("--allow-urls", action="store_true", help=ALLOW_URLS)
     report.set_defaults(command=run)

@@ -29,7 +29,6 @@ def add(commands: Any) -> None:
         description="Many instances, few labels (Chen, Kornblith et al. 2020): pretrains without labels, fine-tunes on the few, and distils the "
         "fine-tuned network on all instances; beside them the same network from scratch and a linear probe.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     semi.add_argument("words", nargs="*", metavar="RECIPE DATA key=value", help="see nearfar pretrain --help")
     semi.add_argument(
@@ -46,7 +45,7 @@ def add(commands: Any) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="of the labels: mean and deviation over N draws (default 1)",
+        help="number of draws of the labels; figures are means with their deviation (default 1)",
     )
     semi.add_argument("--same-labels", action="store_true", help="DATA and TEST number their classes alike")
     semi.add_argument("--json", action="store_true", help="print one JSON object and nothing else")

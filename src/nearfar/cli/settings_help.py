@@ -1,20 +1,26 @@
-"""The settings of a run as `nearfar pretrain --help` shows them. Imports nothing heavy: help comes at
-once."""
+"""The settings of a run as `nearfar pretrain --help` shows them. Imports nothing heavy, so help is fast."""
+
+import shutil
+import textwrap
 
 from nearfar.config.fields import CHOICES, FIELDS
 
 
 def settings_help() -> str:
     width = 2 + max(map(len, FIELDS))
-    return "\n".join(
-        [
-            "settings (key=value):",
-            *(
-                f"  {name:<{width}}{field.description} [{field.default_text()}]"
-                for name, field in FIELDS.items()
-            ),
-            "",
-            f"the choices: {', '.join(CHOICES)}; choose a part with bound=NAME, set it with bound.KEY=VALUE;",
-            "a number can be a schedule: encoders.momentum='cosine(0.99,1)', lr='steps(0.03,0.1,60,80)'",
-        ]
+    columns = max(60, min(120, shutil.get_terminal_size().columns)) - 2
+    lines = [
+        textwrap.fill(
+            f"{field.description} [{field.default_text()}]",
+            columns,
+            initial_indent=f"  {name:<{width}}",
+            subsequent_indent=" " * (width + 2),
+        )
+        for name, field in FIELDS.items()
+    ]
+    choices = (
+        f"The choices of a method are {', '.join(CHOICES)}. Choose a part with bound=NAME and set it with "
+        "bound.KEY=VALUE; `nearfar recipes NAME` shows those of a recipe. A number can be a schedule: "
+        "encoders.momentum='cosine(0.99,1)', lr='steps(0.03,0.1,60,80)'."
     )
+    return "\n".join(["settings (key=value) [default]:", *lines, "", textwrap.fill(choices, columns)])

@@ -20,7 +20,10 @@ def add(commands: Any) -> None:
     )
     study.add_argument("words", nargs="*", metavar="NAME key=value", help="see nearfar study")
     study.add_argument(
-        "--out", type=Path, help="folder for result.json and figures (default: runs/study-NAME)"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder for result.json and figures (default: runs/study-NAME)",
     )
     study.add_argument(
         "--long", action="store_true", help="the long version (hours): family --long is family-long"

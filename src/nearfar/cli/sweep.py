@@ -10,11 +10,11 @@ from nearfar.errors import UserError
 
 EPILOG = """\
 what is varied:
-  temperature=0.1,0.25,0.5            an axis: every value with every value of the others
+  temperature=0.1,0.25,0.5            an axis: every combination with the other axes is trained
   selection.lower=0,'linear(0,0.9)'   brackets keep their commas
   seed=0,1,2   seed=0..4              repetitions: mean and standard deviation are reported
   lr=1e-4..1e-1:log                   a range, for --search tpe; whole numbers where both ends are
-  epochs=20                           a setting, for all
+  epochs=20                           a setting of all cells
 
 DIR contains sweep.json, sweep.csv, figure.svg, figure.png, log.jsonl and every run in cells/*/. The same command resumes
 after a kill. Started several times at once, also on machines that share a file system, the processes share the cells. See docs/sweeps.md.
@@ -29,7 +29,6 @@ def add(commands: Any) -> None:
         description="Trains every combination of the listed values (or what a search proposes) on four fifths of DATA, selects on the held-out "
         "fifth, and reports the best on TEST.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     sweep.add_argument(
         "words",
@@ -39,25 +38,29 @@ def add(commands: Any) -> None:
     )
     sweep.add_argument("--out", type=Path, metavar="DIR", help="folder of the sweep")
     sweep.add_argument(
-        "--command", default="pretrain", dest="what", help="pretrain (default), train, distill or mi"
+        "--command",
+        default="pretrain",
+        dest="what",
+        metavar="NAME",
+        help="pretrain (default), train, distill or mi",
     )
     sweep.add_argument("--data", metavar="TEST", help="test data, used only for the selected setting")
     sweep.add_argument("--same-labels", action="store_true", help="DATA and TEST number their classes alike")
     sweep.add_argument(
         "--metric",
-        help="linear (default), knn, accuracy (of the own classifier of train and distill: their default), rankme or lidar (without labels); of mi "
+        help="linear (default), knn, accuracy (of the classifier of train and distill, and their default), rankme or lidar (without labels); of mi "
         "at_least (default) or nats",
     )
     sweep.add_argument(
         "--validation",
         type=float,
         metavar="SHARE",
-        help="of DATA, kept for the choice (default 0.2; mi: 0.5 kept for the figure)",
+        help="share of DATA to select on (default 0.2; with mi, share to report on, 0.5)",
     )
     sweep.add_argument(
         "--search", metavar="METHOD", help="tpe or random: proposes the points (pip install 'nearfar[sweep]')"
     )
-    sweep.add_argument("--trials", type=int, metavar="N", help="of the search (default 20)")
+    sweep.add_argument("--trials", type=int, metavar="N", help="number of trials of the search (default 20)")
     sweep.add_argument(
         "--no-prune", action="store_true", help="let every trial of the search train to its end"
     )
@@ -67,7 +70,9 @@ def add(commands: Any) -> None:
         metavar="N",
         help="processes at once, of one thread each (default: one for each core; with a GPU 1)",
     )
-    sweep.add_argument("--config", type=Path, help="YAML file of settings, lists are axes; words go over it")
+    sweep.add_argument(
+        "--config", type=Path, metavar="FILE", help="YAML file of settings; lists are axes; words override it"
+    )
     sweep.add_argument("--allow-urls", action="store_true", help=ALLOW_URLS)
     sweep.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     sweep.add_argument("--quiet", action="store_true", help="no progress")

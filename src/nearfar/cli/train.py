@@ -21,7 +21,6 @@ def add(commands: Any) -> None:
         "labels=0.01 or labels=10 "
         "trains on that share, or on so many of each class.",
         epilog=settings_help(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     train.add_argument("words", nargs="*", metavar="DATA key=value", help="labelled data, then settings")
     pretrain.add_options(train)

@@ -1,8 +1,8 @@
 """From sections to a `Method`: parts are built here, and checked against one another.
 
 A part's constructor gets its settings, and by name what else it takes from the context: `dim` (width of what
-is scored), `instances`, `classes` (where there are labels), `data` (their description), `size` and `views`
-(for a bank: rows, and groups of keys), and what the modality knows (`samples`, `symbols`, …).
+is scored), `instances`, `classes` (where there are labels), `data` (their description), `views` (groups of
+keys), and what the modality knows (`samples`, `symbols`, …).
 """
 
 import copy
@@ -15,7 +15,15 @@ import torch
 from torch import nn
 
 from nearfar.config.schema import settable
-from nearfar.config.sections import ROOMS, Section, Sections, head_of, role_settings
+from nearfar.config.sections import (
+    ROOMS,
+    EncoderOrigin,
+    Section,
+    Sections,
+    head_of,
+    role_settings,
+    structure_of,
+)
 from nearfar.core.abstract import AbstractEncoders, AbstractViews
 from nearfar.core.method import Method
 from nearfar.errors import UserError
@@ -45,10 +53,12 @@ def build_method(
 
 def _build_parts(sections: Sections, backbone: str, data: Description, objects: Parts) -> dict[str, Any]:
     inputs = _inputs(sections, backbone, data, objects.get("backbone"))
-    context = {"data": data, "instances": data.instances, "size": data.instances, **inputs.context}
+    context = {"data": data, "instances": data.instances, **inputs.context}
     encoders = objects.get("encoders")
     if encoders is None:
         encoders = _build_encoders(sections["encoders"], inputs, context)
+        if "backbone" not in objects:
+            encoders.origin = EncoderOrigin(backbone, head_of(sections["encoders"]), structure_of(encoders))
         context["dim"] = _scored_width(encoders, sections["encoders"])
     if encoders.vocabulary_size is not None:
         context["symbols"] = encoders.vocabulary_size
@@ -126,7 +136,7 @@ def check_parts(sections: Sections, objects: Parts = NONE) -> None:
     """Lets every part check its settings. Networks and memories are not made; a part that needs sizes gets
     small ones, on torch's meta device."""
     example = modality_of_views(sections["views"]).reader.example_description(instances=1)
-    sizes = {"dim": 2, "instances": 1, "size": 1, "views": 1, "symbols": 2, "classes": 2, "data": example}
+    sizes = {"dim": 2, "instances": 1, "views": 1, "symbols": 2, "classes": 2, "data": example}
     with torch.device("meta"):
         for choice, kinds in ROOMS.items():
             if choice in objects:

@@ -32,10 +32,11 @@ _F = SettingField
 FIELDS: dict[str, SettingField] = {
     "epochs": _F(100, "passes over the data", "100; on a CPU by the data"),
     "batch_size": _F(256, "instances per step, over all processes", "256; fewer for small data"),
-    "seed": _F(0, "of order, augmentation and initial weights"),
+    "seed": _F(0, "random seed of order, augmentation and initial weights"),
     "init": _F(None, "weights to start from: another run, or a torchvision or timm weights file"),
     "preset": _F(
-        None, "a paper's own settings for the recipe, under all others; nearfar recipes NAME lists them"
+        None,
+        "a paper's settings for the recipe, which all other settings override; nearfar recipes NAME lists them",
     ),
     "backbone": _F(
         None,
@@ -50,13 +51,13 @@ FIELDS: dict[str, SettingField] = {
     "optimizer_options": _F(
         {}, "options of the optimizer, written optimizer.nesterov=true, optimizer.betas=[0.9,0.95]"
     ),
-    "momentum": _F(None, "of sgd and lars, and adamw's first beta; none: 0.9"),
+    "momentum": _F(None, "momentum of sgd and lars, first beta of adamw; none: 0.9"),
     "lr": _F(2e-3, "learning rate: a number (warm-up, then cosine to 0) or a schedule"),
     "warmup": _F(1.0, "epochs of linear warm-up when lr is a number"),
     "weight_decay": _F(1e-4, "weight decay; norms and biases have none"),
     "layer_decay": _F(1.0, "each stage of the backbone learns at this multiple of the next stage's rate"),
-    "clip": _F(None, "largest gradient norm"),
-    "precision": _F("auto", "auto: bf16 where the hardware has it"),
+    "clip": _F(None, "largest gradient norm; larger ones are scaled down; none: no limit"),
+    "precision": _F("auto", "fp32, bf16, or auto: bf16 where the hardware has it"),
     "device": _F("auto", "auto, cpu, cuda, cuda:N or mps"),
     "workers": _F(2, "threads that prepare views"),
     "chunk": _F(None, "score this many anchors at a time instead of the whole matrix; none: the fastest"),
@@ -82,7 +83,7 @@ FIELDS: dict[str, SettingField] = {
         "auto: tensorboard if installed",
     ),
     "checkpoint_every": _F(200, "steps between checkpoints"),
-    "checkpoint_minutes": _F(10.0, "most minutes between checkpoints"),
+    "checkpoint_minutes": _F(10.0, "longest time between checkpoints, in minutes"),
     "keep": _F(2, "number of checkpoints kept"),
     "max_time": _F(None, "stop, resumable, after this time: seconds, or 90m, 2h"),
     "probe_every": _F(1.0, "epochs between probes; 0: never; kNN and linear probes need labels"),

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.config.schema import plain, settable
-from nearfar.config.sections import ROOMS, section_of
+from nearfar.config.sections import ROOMS, built_from, section_of
 from nearfar.core.abstract import AbstractEncoders, AbstractViews, AbstractViewSettings
 from nearfar.core.adapters import ADAPTERS, unwrapped
 from nearfar.core.learnt import LearntNumber
@@ -73,6 +73,10 @@ def split_objects(recipe: Any, *layers: Mapping[str, Any]) -> Request:
         objects.setdefault(VIEWS, recipe.views)
     if not planned:
         parts = {room: getattr(recipe, room) for room in ROOMS}
+        if (
+            built_from(recipe.encoders) is not None
+        ):  # settings describe what they can; weights are the object's
+            parts = {room: part for room, part in parts.items() if as_section(room, part) is None}
         return Request(OWN, settings, {**objects, **parts, METHOD: recipe})
     _settings_of_layer({room: getattr(recipe, room) for room in ROOMS}, objects)
     return Request(recipe, settings, objects)
@@ -121,9 +125,14 @@ def _check_object(key: str, value: Any) -> None:
 def as_views(views: Any) -> Any:
     """A caller's views: objects and functions of (loaded instances, seed, epoch, index) as they are, and
     functions of one picture as `PictureFunctions`."""
-    if callable(views) and (hasattr(views, "count") or _required_arguments(views) >= 4):
+    if callable(views) and (_count_of(views) is not None or _required_arguments(views) >= 4):
         return views
     return as_picture_functions(views)
+
+
+def _count_of(views: Any) -> int | None:
+    """The number of views that an object makes, where it says so."""
+    return getattr(views, "count", None)
 
 
 def _required_arguments(function: Any) -> int:
@@ -147,7 +156,7 @@ def as_section(choice: str, part: Any) -> Section | None:
     if not any(kind is type(part) for kind in ROOMS.get(choice, {}).values()):
         return None
     if isinstance(part, AbstractEncoders):
-        return section_of(choice, part) if is_planned(part) else None
+        return section_of(choice, part) if is_planned(part) or built_from(part) is not None else None
     if is_dataclass(part):
         complete = all(field.name in settable(type(part)) for field in fields(part) if field.init)
     else:
@@ -233,7 +242,7 @@ def describe_views(views: Any, modality: Modality, section: Section) -> Section:
     """The views' section for an object: number and pairing of the views, and the description. A function of
     one picture makes as many views as the recipe's section has."""
     usual = section.get("count", 2) if isinstance(views, PictureFunctions) else 2
-    paired = {"count": getattr(views, "count", None) or usual, "symmetric": section.get("symmetric", True)}
+    paired = {"count": _count_of(views) or usual, "symmetric": section.get("symmetric", True)}
     default = modality.views.check({"name": modality.views.default, **paired})
     shared = {key: value for key, value in default.items() if key != "name"}
     description = {key: value for key, value in describe_object(views).items() if key not in shared}
@@ -241,15 +250,20 @@ def describe_views(views: Any, modality: Modality, section: Section) -> Section:
 
 
 def _class_name(part: Any) -> str:
-    return getattr(part, "__qualname__", None) or type(part).__qualname__
+    named = isinstance(part, type) or inspect.isroutine(part)
+    return str(part.__qualname__ if named else type(part).__qualname__)
 
 
 def _attributes(part: Any) -> dict[str, Any]:
     if is_dataclass(part) and not isinstance(part, type):
         return {field.name: getattr(part, field.name) for field in fields(part)}
+    try:
+        attributes = vars(part)
+    except TypeError:  # it has slots, or is a number
+        return {}
     return {
         key: value
-        for key, value in getattr(part, "__dict__", {}).items()
+        for key, value in attributes.items()
         # bound methods and partial functions connect the parts of a method
         if not key.startswith("_") and key != "training" and not isinstance(value, (MethodType, partial))
     }

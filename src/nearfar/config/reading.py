@@ -1,7 +1,7 @@
 """YAML as settings use it: safe, with numbers as people write them; and durations and sizes with units."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ class _PlainLoader(yaml.SafeLoader):
         forbidden = None
         if self.check_event(yaml.AliasEvent):
             forbidden = "an alias"
-        elif getattr(event, "tag", None):
+        elif isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent)) and event.tag:
             forbidden = "a tag"
         if forbidden is not None:
             raise ComposerError(None, None, f"{forbidden} is not allowed", event.start_mark)
@@ -116,6 +116,16 @@ def load_file(path: Path) -> dict[str, Any]:
     if not isinstance(content, Mapping):
         raise UserError(f"--config {path} holds {type(content).__name__}; expected a mapping of settings")
     return {str(key): value for key, value in content.items()}
+
+
+def leading_words(words: Sequence[str], count: int) -> list[str]:
+    """The first words, at most `count`, up to the first key=value that is no file."""
+    leading: list[str] = []
+    for word in words:
+        if len(leading) == count or ("=" in word and not Path(word).exists()):
+            break
+        leading.append(word)
+    return leading
 
 
 def seconds(text: str) -> float:

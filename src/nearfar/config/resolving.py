@@ -33,7 +33,7 @@ from nearfar.config.presets import preset_for
 from nearfar.config.reading import load_file, load_yaml, numbers
 from nearfar.config.recipes import RECIPES
 from nearfar.config.schema import check_settings, expectation, settable, unknown
-from nearfar.config.sections import PAIRING_KEYS, ROOMS, check_owners, check_section, section_of
+from nearfar.config.sections import PAIRING_KEYS, ROOMS, built_from, check_owners, check_section, section_of
 from nearfar.config.settings import MAX_EPOCHS, TEXTS, Settings
 from nearfar.core.abstract import AbstractViewSettings
 from nearfar.core.method import Method
@@ -230,7 +230,9 @@ def _method_settings(method: Method, modality: Modality | None) -> dict[str, Any
     """The settings of a method that the caller made, and views that it can take."""
     parts = {room: getattr(method, room) for room in ROOMS}
     sections = {room: as_section(room, part) or describe_object(part) for room, part in parts.items()}
-    return {**sections, "views": _views_of_method(method, modality), "chunk": method.chunk}
+    origin = built_from(method.encoders)
+    backbone = {} if origin is None else {BACKBONE: origin.backbone}
+    return {**sections, **backbone, "views": _views_of_method(method, modality), "chunk": method.chunk}
 
 
 def _views_of_method(method: Method, modality: Modality | None) -> dict[str, Any]:

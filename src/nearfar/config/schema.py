@@ -27,6 +27,13 @@ from nearfar.errors import MAX_LISTED_NAMES, UserError, near_names
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
+LISTING_COMMANDS = {
+    "recipes": "nearfar recipes",
+    "settings": "nearfar pretrain --help",
+    "studies": "nearfar study",
+}
+
+
 def unknown(key: str, allowed: Iterable[str], kind: str = "settings") -> UserError:
     """The error for an unknown key, with the nearest names that exist."""
     names = sorted(allowed)
@@ -35,8 +42,8 @@ def unknown(key: str, allowed: Iterable[str], kind: str = "settings") -> UserErr
         rest = f"expected one of {', '.join(names)}" if names else "there are none here"
     else:
         hint = near_names(key, names)
-        command = {"recipes": "nearfar recipes --all", "settings": "nearfar pretrain --help"}.get(kind)
-        rest = f"{command} lists them" if command else f"there are {len(names)}"
+        command = LISTING_COMMANDS.get(kind)
+        rest = f"{command} lists them" if command else f"expected one of {', '.join(names)}"
     return UserError(f"{key} is not one of the {kind}{hint}; {rest}")
 
 

@@ -5,11 +5,14 @@ the head (`HeadConfig`), that of the views the number of views and how they are 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
+
+from torch import nn
 
 from nearfar.config.fields import CHOICES
 from nearfar.config.schema import check_settings, settable, unknown
+from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.method import Method
 from nearfar.core.schedules import Learnt, Schedule
 from nearfar.errors import UserError, not_one_of
@@ -50,9 +53,37 @@ def section_of(choice: str, part: Any) -> dict[str, Any]:
     members = part.parts if isinstance(part, (bounds.Sum, selections.Chain)) else (part,)
     settings: dict[str, Any] = {}
     for member in members:  # of a setting that several have, the first counts
-        head = planned_head(member)
+        head = head_config(member)
         settings = {**member.settings, **({} if head is None else asdict(head)), **settings}
     return {"name": JOINED_BY.join(_name_of(member, ROOMS[choice]) for member in members), **settings}
+
+
+@dataclass(frozen=True)
+class EncoderOrigin:
+    """The settings that encoders were built from, and their structure then."""
+
+    backbone: str
+    head: HeadConfig
+    structure: str
+
+
+def structure_of(encoders: AbstractEncoders) -> str:
+    """Layers of encoders, and names, shapes and types of their tensors, as text."""
+    assert isinstance(encoders, nn.Module)
+    shapes = [f"{name} {tuple(t.shape)} {t.dtype}" for name, t in encoders.state_dict().items()]
+    return "\n".join([repr(encoders), *shapes])
+
+
+def built_from(encoders: AbstractEncoders) -> EncoderOrigin | None:
+    """What encoders were built from, if settings described them and their layers are still those."""
+    origin = encoders.origin
+    return origin if origin is not None and origin.structure == structure_of(encoders) else None
+
+
+def head_config(part: Any) -> HeadConfig | None:
+    """The head of encoders that settings describe, whether their networks are made or not."""
+    origin = built_from(part) if isinstance(part, AbstractEncoders) else None
+    return planned_head(part) if origin is None else origin.head
 
 
 def _name_of(part: Any, kinds: Mapping[str, Any]) -> str:

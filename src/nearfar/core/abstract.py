@@ -155,6 +155,7 @@ class AbstractEncoders(AbstractPart, ABC):
     """
 
     key_groups: int = 1
+    origin: Any = None  # backbone and head that settings named, where they described it
 
     # what the views and the backbone must be
     view_names: tuple[str, ...] = ()  # the views it is made for; empty: any that give several views

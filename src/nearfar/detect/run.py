@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,13 +28,14 @@ from nearfar.detect.scenes import (
     split_holdout,
 )
 from nearfar.detect.score import Detections, coco_figures
-from nearfar.errors import UserError
+from nearfar.errors import UserError, counted
 from nearfar.modalities.image.data import ImageDescription
 from nearfar.parts.encoders.stages import Stages
 from nearfar.run.features import encoder_digest
 from nearfar.run.trained import Run
 from nearfar.system.files import write_atomic
 from nearfar.system.untrusted import read_json
+from nearfar.train.display import Display
 
 Task = Literal["boxes", "masks", "keypoints"]
 FILE = "detection.json"
@@ -78,6 +80,7 @@ def detect_run(
     baseline: bool = True,
     seeds: int = 1,
     same_labels: bool = False,
+    quiet: bool = False,
     **schedule: Any,
 ) -> dict[str, Any]:
     """Returns COCO figures of a detector on the run's backbone, and on the untrained backbone.
@@ -100,7 +103,16 @@ def detect_run(
     result: dict[str, Any] = {
         name: _over_seeds(
             [
-                _train_and_score(body, schedule_config, seed, train_scenes, test, description)
+                _train_and_score(
+                    f"{name}, seed {seed}",
+                    body,
+                    schedule_config,
+                    seed,
+                    train_scenes,
+                    test,
+                    description,
+                    quiet,
+                )
                 for seed in range(schedule_config.seed, schedule_config.seed + seeds)
             ]
         )
@@ -156,12 +168,14 @@ def _check_data(schedule_config: DetectorSchedule, train_scenes: Scenes, test: S
 
 
 def _train_and_score(
+    title: str,
     body: nn.Module,
     schedule_config: DetectorSchedule,
     seed: int,
     train_scenes: Scenes,
     test: Scenes,
     description: Any,
+    quiet: bool,
 ) -> dict[str, dict[str, float]]:
     device = next(body.parameters()).device
     with torch.random.fork_rng(devices=[]):
@@ -179,7 +193,7 @@ def _train_and_score(
             keypoints=points,
         ).to(device)
         _calibrate(model, train_scenes, device)
-        _fit(model, schedule_config, train_scenes, seed, device)
+        _fit(title, model, schedule_config, train_scenes, seed, device, quiet)
         return coco_figures(schedule_config.task, list(_detections(model, test, device)), test.scenes)
 
 
@@ -193,7 +207,13 @@ def _calibrate(model: Any, fit: Scenes, device: torch.device) -> None:
 
 
 def _fit(
-    model: nn.Module, schedule_config: DetectorSchedule, fit: Scenes, seed: int, device: torch.device
+    title: str,
+    model: nn.Module,
+    schedule_config: DetectorSchedule,
+    fit: Scenes,
+    seed: int,
+    device: torch.device,
+    quiet: bool,
 ) -> None:
     usable = [place for place, scene in enumerate(fit.scenes) if (~scene.crowd).any()]
     if not usable:
@@ -219,8 +239,17 @@ def _fit(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lr_factor)
     rng = np.random.default_rng([seed, 7])
     model.train()
-    for _ in range(schedule_config.epochs):
-        for part in np.array_split(rng.permutation(usable), steps_per_epoch):
+    display, start = Display(steps, 0, schedule_config.epochs, "images", quiet), time.perf_counter()
+    display.say(
+        f"detect: {title}: {counted(steps, 'steps')} of {counted(schedule_config.batch_size, 'images')}"
+    )
+    order = (
+        part
+        for _ in range(schedule_config.epochs)
+        for part in np.array_split(rng.permutation(usable), steps_per_epoch)
+    )
+    with display:
+        for step, part in enumerate(order, start=1):
             pictures, targets = zip(
                 *(_training_example(fit.scenes[place], schedule_config.task, rng, device) for place in part),
                 strict=True,
@@ -236,6 +265,9 @@ def _fit(
             nn.utils.clip_grad_norm_(weights, 5.0)
             optimizer.step()
             schedule.step()
+            rate = step * schedule_config.batch_size / (time.perf_counter() - start)
+            row = {"step": step, "epoch": step / steps_per_epoch, "loss": loss.item(), "nats": None}
+            display.show({**row, "images_per_s": rate})
 
 
 def _picture(scene: Scene) -> Tensor:

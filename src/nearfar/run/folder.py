@@ -84,6 +84,10 @@ def notes_of(data: DataSet, held_out: int, trained: int, batch_size: int) -> Dat
     )
 
 
+# what a run may have written before its settings
+OWN_NAMES = ("cache", "quarantine.csv", "ckpt", "diverged", "metrics.jsonl", "tb", "data.json", "env.json")
+
+
 @dataclass(frozen=True)
 class RunFolder:
     path: Path
@@ -129,6 +133,7 @@ class RunFolder:
         for run in map(RunFolder, path.parents):
             if run.config.is_file() and {path, *path.parents} & {run.checkpoints, run.diverged, run.cache}:
                 raise UserError(f"--out {self.path} is inside the run {run.path}; choose another folder")
+        self._check_free()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = open_lock(self.path / ".lock")
@@ -140,6 +145,17 @@ class RunFolder:
                     f"--out {self.path} is being trained by another process; wait for it or choose another"
                 )
             yield
+
+    def _check_free(self) -> None:
+        """Refuses a folder that holds files of others and is no run."""
+        if self.config.exists() or not self.path.is_dir():
+            return
+        names = sorted(path.name for path in self.path.iterdir() if not path.name.startswith("."))
+        if foreign_names := [name for name in names if name not in OWN_NAMES]:
+            raise UserError(
+                f"--out {self.path} is no run, but holds {foreign_names[0]}"
+                f"{f' and {len(foreign_names) - 1:,} more' if len(foreign_names) > 1 else ''}; choose a new or empty folder"
+            )
 
     def stored_settings(self) -> dict[str, Any]:
         """The settings in config.yaml as plain numbers, words and mappings, as they stand; for

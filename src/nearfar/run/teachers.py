@@ -106,7 +106,7 @@ class Teacher(nn.Module):
         return width, scores.shape[1]
 
     def side(self, image_size: int | None) -> int:
-        return getattr(self.description, "size", None) or self.size or image_size or 32
+        return (self.description and self.description.side()) or self.size or image_size or 32
 
 
 def load_teacher(spec: Any) -> Teacher:

@@ -14,6 +14,7 @@ from nearfar.config.fields import CHOICES
 from nearfar.config.objects import (
     METHOD,
     OBJECT_KEYS,
+    OWN,
     VIEWS,
     Objects,
     object_changes,
@@ -187,28 +188,36 @@ class Run:
         """The trained method, or the method before its first step."""
         self._check_objects(network=True)
         stored = self.weights()
-        # compared on the meta device, where memory costs nothing: settings can describe a network that no
-        # memory holds
-        described = None
-        if not set(self.objects) - {TEACHER}:
-            with torch.device("meta"):
-                described = fresh_method(self.settings, self.description)
-        if described is not None and not facts.fits(described, stored):
-            raise UserError(
-                f"the checkpoint in {self.path} does not hold the tensors that its settings describe; "
-                "another version of nearfar may "
-                "have written it: use that version, or train again"
-            )
-        method = fresh_method(self.settings, self.description, self.objects)
-        if trained:
-            try:
+        try:
+            if not set(self.objects) - {TEACHER}:
+                # on the meta device, where memory costs nothing: settings can describe a network that no memory
+                # holds
+                with torch.device("meta"):
+                    method = fresh_method(self.settings, self.description)
+                if not facts.fits(method, stored):
+                    raise UserError(
+                        f"the checkpoint in {self.path} does not hold the tensors that its settings describe; "
+                        f"{self._remedy()}"
+                    )
+                if trained and not method.encoders.has_teacher:
+                    method.load_state_dict({name: t.clone() for name, t in stored.items()}, assign=True)
+                    if not any(t.is_meta for t in (*method.parameters(), *method.buffers())):
+                        return method.eval()
+            method = fresh_method(self.settings, self.description, self.objects)
+            if trained:
                 method.load_state_dict(stored)
-            except RuntimeError:
-                raise UserError(
-                    f"the tensors of the checkpoint in {self.path} do not have the shapes that its "
-                    "settings describe"
-                ) from None
+        except RuntimeError:
+            raise UserError(
+                f"the tensors of the checkpoint in {self.path} do not have the shapes that its settings describe"
+            ) from None
         return method.eval()
+
+    def _remedy(self) -> str:
+        """What to do about a checkpoint that does not fit."""
+        if self.settings.recipe == OWN:
+            call = f"nearfar.Run.open({str(self.path)!r}, method=…)"
+            return f"the run was created with a Method of other sizes: pass it again, {call}"
+        return "another version of nearfar may have written it: use that version, or train again"
 
     def weights(self) -> dict[str, Tensor]:
         """The tensors of the method by name."""
@@ -395,7 +404,7 @@ def _check_same_objects(settings: Settings, arguments: Mapping[str, Any], folder
     objects = split_objects(arguments.get(METHOD, settings.recipe), rest).objects
     needed = required_objects(settings)
     for key in arguments:
-        if key not in needed:
+        if key not in needed and not (key == METHOD and settings.recipe == OWN):
             reason = f"it needs {' and '.join(needed)}" if needed else "its settings describe it completely"
             raise UserError(f"{key} was given, but {folder} was not created with one: {reason}")
     if changed := object_changes(settings, objects):

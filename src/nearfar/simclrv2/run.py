@@ -195,6 +195,7 @@ class StageRunner:
         """The stage's run, and with test data the accuracies of its classifier."""
 
         def compute(cell: Cell, folder: Path) -> Mapping[str, float]:
+            self.report(f"stage {stage.cell.folder}: {stage.settings.recipe}")
             run = stage.train(folder)
             return {} if test is None or labelled is None else test.classifier(run, labelled)
 

@@ -126,7 +126,7 @@ class SemiRequest:
         located = self.located()
         if self.test is not None and locate(self.test).name == located.name:
             raise UserError(
-                f"--data was {located.name}, which is also the training data; give separate test data"
+                f"the test data are {located.name}, which is also the training data; give separate test data"
             )
         if "student" in self.settings.options:
             located.modality.check_network(self.settings.options["student"])
@@ -219,7 +219,7 @@ class SemiRequest:
         settings, _ = resolve_here(
             SUPERVISED, labelled.name, self.out / folder, defaults, start, words, located=locate(labelled)
         )
-        return Stage(_cell(folder, settings, labelled.fingerprint), settings, labelled)
+        return Stage(_cell(folder, settings, labelled.fingerprint), settings, labelled, quiet=self.quiet)
 
     def _folder(self, stage: str, draw: int) -> str:
         return stage if self.draws == 1 else f"draw-{draw}/{stage}"

@@ -6,6 +6,7 @@ Selection uses the validation split only. The reported figure comes from data th
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -121,6 +122,8 @@ class TrainingObjective:
     same_labels: bool = False
     probes: bool = False  # whether trainings probe, for pruning
     _opened: dict[str, FitAndValidation] = field(default_factory=dict, init=False)
+    _resolved: dict[str, tuple[Settings, Objects]] = field(default_factory=dict, init=False)
+    _sources: dict[Columns, Located] = field(default_factory=dict, init=False)
 
     @property
     def percent(self) -> bool:
@@ -134,7 +137,13 @@ class TrainingObjective:
         return {"version": 1, "command": self.name, "settings": relevant, **prints}
 
     def settings(self, settings: Mapping[str, Any], seed: int) -> tuple[Settings, Objects]:
-        """The complete settings of a cell, and the Python objects they need: a teacher."""
+        """The complete settings of a cell, and the Python objects they need: a teacher. Resolved once."""
+        key = json.dumps([settings, seed], default=str)
+        if key not in self._resolved:
+            self._resolved[key] = self._resolve(settings, seed)
+        return self._resolved[key]
+
+    def _resolve(self, settings: Mapping[str, Any], seed: int) -> tuple[Settings, Objects]:
         defaults = {**CELL_DEFAULTS, **({} if self.probes else {"probe_every": 0.0})}
         words = {**settings, "seed": seed}
         located = self._located(Columns(settings.get("image_column"), settings.get("label_column")))
@@ -152,7 +161,9 @@ class TrainingObjective:
         return load_teacher(self.recipe)
 
     def _located(self, columns: Columns) -> Located:
-        return locate(self.data, columns=columns)
+        if columns not in self._sources:
+            self._sources[columns] = locate(self.data, columns=columns)
+        return self._sources[columns]
 
     def parts(self, settings: Settings) -> FitAndValidation:
         """The two parts of the data as these settings open them; opened once for each way of opening."""

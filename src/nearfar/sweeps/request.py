@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nearfar.config.reading import leading_words
 from nearfar.errors import UserError, not_one_of
 from nearfar.sweeps.objectives import METRICS, InformationObjective, Objective, TrainingObjective
 from nearfar.sweeps.space import MAX_CELLS, Space
@@ -68,7 +69,7 @@ class SweepRequest:
             raise UserError("--search has nothing to vary; give a range such as lr=1e-4..1e-1:log, or values")
         if self.test is not None and str(self.test) == str(self.subjects[-1]):
             raise UserError(
-                f"--data was {self.test}, which is also the training data; give separate test data"
+                f"the test data are {self.test}, which is also the training data; give separate test data"
             )
         metrics = InformationObjective.METRICS if self.command == "mi" else tuple(METRICS)
         if self.metric is not None and self.metric not in metrics:
@@ -78,7 +79,7 @@ class SweepRequest:
         if self.command == "mi":
             if self.test is not None:
                 raise UserError(
-                    "--data was given with --command mi, which reports on held-out rows of X and Y"
+                    "test data were given with --command mi, which reports on held-out rows of X and Y"
                 )
             x, y = map(str, self.subjects)
             return InformationObjective(x, y, self.metric or "at_least", self.validation or 0.5)
@@ -103,11 +104,7 @@ class SweepRequest:
 def split_subjects(words: Sequence[str], command: str) -> tuple[tuple[str, ...], list[str]]:
     """The words before the first key=value, and the others."""
     names = SUBJECTS.get(command, SUBJECTS["pretrain"])
-    leading: list[str] = []
-    for word in words:
-        if len(leading) == len(names) or ("=" in word and not Path(word).exists()):
-            break
-        leading.append(word)
+    leading = leading_words(words, len(names))
     if len(leading) < len(names):
         example = EXAMPLES.get(command, EXAMPLES["pretrain"])
         raise UserError(f"{names[len(leading)]} is missing; for instance {example} --out sweeps/first")

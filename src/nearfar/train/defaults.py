@@ -27,7 +27,7 @@ from nearfar.run.folder import RunFolder
 from nearfar.run.trained import Run
 from nearfar.system.hardware import pick_device
 
-CHOSEN = ("backbone", "image_size", "batch_size", "epochs")  # the settings that are chosen here
+CHOSEN_KEYS = ("backbone", "image_size", "batch_size", "epochs")  # the settings that are chosen here
 SAMPLE = 16  # images that the size of a view is chosen from
 MAX_SIDE = 64  # of a view on a CPU, in pixels
 MIN_STEPS, MIN_BATCH = 7, 8  # steps of an epoch, so that the dropped last batch is a seventh at most
@@ -64,22 +64,26 @@ def _defaults(
     settings = _set_by_user(name, layers)
     # encoders, or a method, that the caller made have their network
     has_network = bool({"backbone", "encoders", "method"} & set(objects))
-    unset = [key for key in CHOSEN if key not in settings and not (key == "backbone" and has_network)]
+    unset_keys = [
+        key for key in CHOSEN_KEYS if key not in settings and not (key == "backbone" and has_network)
+    ]
     if out is not None and (folder := RunFolder(out)).config.is_file():
         # a run that was started keeps what was chosen for it, on whatever machine it resumes
         stored = folder.stored_settings()
-        return {key: stored[key] for key in unset if key in stored and stored["recipe"] == name}, None
+        return {key: stored[key] for key in unset_keys if key in stored and stored["recipe"] == name}, None
     expected = modality_of_recipe(recipe)
     of_run = _of_run(settings.get("init"), expected)
-    carried = {key: v for key, v in (of_run | _of_views(objects, located)).items() if key in unset}
-    chosen = _chosen(name, settings, carried, unset, located, expected)
-    notes = [f"{_words(carried)}, as in {settings.get('init', 'the views')}"] if carried else []
-    if chosen:
-        machine = ["a CPU"] if {*chosen} - {"batch_size"} else []
-        data = located.glance if located is not None and {*chosen} - {"backbone"} else None
-        reasons = [*machine, *([] if data is None else [counted(len(data), data.unit)])]
-        notes.append(f"{_words(chosen)} chosen for {' and '.join(reasons)}; name them to choose yourself")
-    return {**carried, **chosen}, "\n".join(notes) or None
+    inherited = {key: v for key, v in (of_run | _of_views(objects, located)).items() if key in unset_keys}
+    defaults = _choose_defaults(name, settings, inherited, unset_keys, located, expected)
+    notes = [f"{_words(inherited)}, as in {settings.get('init', 'the views')}"] if inherited else []
+    if defaults:
+        machine = ["a CPU"] if {*defaults} - {"batch_size"} else []
+        data = located.glance if located is not None and {*defaults} - {"backbone"} else None
+        count = "" if data is None else counted(_trained_on(data, settings.get("labels")), data.unit)
+        pronoun = "them" if len(defaults) > 1 else "it"
+        reasons = " and ".join(filter(None, (*machine, count)))
+        notes.append(f"{_words(defaults)} chosen for {reasons}; name {pronoun} to choose yourself")
+    return {**inherited, **defaults}, "\n".join(notes) or None
 
 
 def _words(settings: Layer) -> str:
@@ -118,17 +122,17 @@ def _of_views(objects: Objects, located: Located | None) -> dict[str, Any]:
     return {} if side is None else {"image_size": side}
 
 
-def _chosen(
+def _choose_defaults(
     recipe: str,
     settings: Layer,
-    carried: Layer,
-    unset: list[str],
+    inherited: Layer,
+    unset_keys: list[str],
     located: Located | None,
     expected: Modality,
 ) -> dict[str, Any]:
     """The settings that nothing else decides: the batch size by the data; on a CPU network, size and
     epochs."""
-    free = [key for key in unset if key not in carried]
+    free = [key for key in unset_keys if key not in inherited]
     data = located.glance if located is not None and {*free} - {"backbone"} else None
     # data of another kind than the recipe's get no defaults of that kind
     small = expected.networks.small if located is None or located.modality is expected else None
@@ -137,18 +141,18 @@ def _chosen(
     if data is not None:
         training = RECIPES[recipe].training if recipe in RECIPES else Training()
         usual = training.batch_size or FIELDS["batch_size"].default
-        count = _trained_on(data, numbers(settings.get("labels")))
+        count = _trained_on(data, settings.get("labels"))
         batch = _batch_size(count, usual)
         values |= {"batch_size": batch} if batch != usual else {}
         if on_cpu:
-            side = numbers({**settings, **carried}.get("image_size"))
+            side = numbers({**settings, **inherited}.get("image_size"))
             if not isinstance(side, int):
                 side = _side(data, expected)
                 if side > MAX_SIDE and "image_size" in free:
                     values["image_size"] = side = MAX_SIDE
             images = CPU_IMAGES / (side / REFERENCE_SIDE) ** 2
             values["epochs"] = max(1, min(MAX_EPOCHS, round(images / max(1, count))))
-    return {key: values[key] for key in CHOSEN if key in free and key in values}
+    return {key: values[key] for key in CHOSEN_KEYS if key in free and key in values}
 
 
 def _on_cpu(device: Any) -> bool:
@@ -157,6 +161,7 @@ def _on_cpu(device: Any) -> bool:
 
 def _trained_on(data: DataSet, labels: Any) -> int:
     """The number of instances of which `labels` is a share, or so many of each class."""
+    labels = numbers(labels)
     if not isinstance(labels, (int, float)) or labels <= 0:
         return len(data)
     return min(len(data), int(labels * (len(data) if labels < 1 else data.class_count)))

@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from nearfar.errors import worded
+
 
 class Display:
     """Shows rows and messages on standard error; `quiet` shows nothing."""
@@ -55,6 +57,7 @@ class Display:
             self.say(f"{self._line(row)}  {self._time_left()}")
 
     def say(self, message: str) -> None:
+        message = worded(message)
         if self._bar:
             self._bar.console.print(message, highlight=False, markup=False)
         elif not self._quiet:

@@ -20,7 +20,9 @@ from nearfar.core.buffers import uses_batch_statistics
 from nearfar.core.method import Method
 from nearfar.core.scores import MAX_MATRIX, MIN_TILE, max_scores
 from nearfar.core.types import Batch
-from nearfar.errors import UserError
+from nearfar.errors import UserError, counted
+from nearfar.run import checkpoints
+from nearfar.run.folder import RunFolder
 from nearfar.system.machine import memory_available, memory_held
 from nearfar.train.session import Session
 
@@ -216,13 +218,16 @@ def checkpoint_size(session: Session) -> int:
 
 
 def check_disk(session: Session, folder: Path) -> None:
-    """Refuses to start if not even the first checkpoint, which holds the method alone, could be written."""
-    needed, available = size_of(list(session.method.state_dict().values())), disk_free(folder)
-    if available < needed:
+    """Refuses to start if the checkpoints that the run keeps, and the next one beside them, do not fit."""
+    if session.step >= session.steps:
+        return
+    size, available = checkpoint_size(session), disk_free(folder)
+    existing = len(checkpoints.steps(RunFolder(folder).checkpoints))
+    count = 1 + max(0, session.settings.keep - existing)
+    if available < count * size:
         raise UserError(
-            f"--out {folder}: a checkpoint takes at least {in_units(needed)}, but only {in_units(available)} "
-            "are free on its disk; free some space, "
-            "or choose another --out"
+            f"--out {folder}: the run writes {counted(count, 'checkpoints')} of {in_units(size)}, but only "
+            f"{in_units(available)} are free on its disk; free some space, lower keep, or choose another --out"
         )
 
 

@@ -152,9 +152,10 @@ def run_pretraining(
         if restored is not None:
             check_steps_left(session, restored, settings, folder)
         notes = preparation.notes(preparation.everything)
+        version_note = None
         if strategy.is_first:
             check_disk(session, out)
-            write_run_files(session, folder, notes)
+            version_note = write_run_files(session, folder, notes)
         keep_freed_memory()
         display = Display(
             session.steps, session.step, settings.epochs, session.data.unit, quiet or not strategy.is_first
@@ -164,7 +165,7 @@ def run_pretraining(
         identical = (
             identical_instances(session) if restored is None and not quiet and strategy.is_first else None
         )
-        for sentence in filter(None, (note, *preparation.remarks, identical)):
+        for sentence in filter(None, (note, version_note, *preparation.remarks, identical)):
             display.say(sentence)
         if not quiet:  # measured by all ranks, which encode together
             display.say(
@@ -272,21 +273,44 @@ def identical_instances(session: Session) -> str | None:
     return f"the first {len(rows)} {rows.unit} are identical; if all are, there is nothing to learn: check the data"
 
 
-def write_run_files(session: Session, folder: RunFolder, notes: DataNotes) -> None:
-    """Writes the settings, the notes about the data, and the machine."""
+def write_run_files(session: Session, folder: RunFolder, notes: DataNotes) -> str | None:
+    """Writes the settings, the notes about the data, and the machine. Returns a sentence about versions that
+    changed since the run was last trained; `history` of env.json keeps the earlier ones."""
     folder.write_settings(session.settings)
     folder.write_notes(notes)
-    started = (folder.environment() or {}).get("started") if session.resumed else None
-    strategy = session.strategy
-    folder.write_environment(
+    previous = (folder.environment() or {}) if session.resumed else {}
+    time_now, strategy = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", session.strategy
+    current = {
+        **environment(),
+        "device": str(session.device),
+        "started": previous.get("started", time_now),
+        "precision": str(session.precision),
+        **({"ranks": strategy.world} if strategy.is_distributed else {}),
+    }
+    changes = version_changes(previous, current)
+    history = list(previous.pop("history", ()))
+    if changes:
+        history.append({**previous, "until": time_now, "step": session.step})
+    folder.write_environment({**current, **({"history": history} if history else {})})
+    if not changes:
+        return None
+    return f"versions changed since step {session.step}: {'; '.join(changes)}; weights may differ in their last digits"
+
+
+def version_changes(previous: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """What differs between two environments in ways that can change results, as `torch 2.14, now 2.15`."""
+    if not previous:
+        return []
+    before, now = (
         {
-            **environment(),
-            "device": str(session.device),
-            "started": started or f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-            "precision": str(session.precision),
-            **({"ranks": strategy.world} if strategy.is_distributed else {}),
+            "python": env.get("python"),
+            "cpu": env.get("cpu"),
+            "device": env.get("device"),
+            **(env.get("packages") or {}),
         }
+        for env in (previous, current)
     )
+    return [f"{key} {before.get(key)}, now {now[key]}" for key in now if before.get(key) != now[key]]
 
 
 def announce(display: Display, session: Session, notes: DataNotes) -> None:

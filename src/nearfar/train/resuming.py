@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from nearfar.config.fields import CHOICES
+from nearfar.config.recipes.distillation import objective_of
 from nearfar.config.settings import MAY_CHANGE, Settings
 from nearfar.core.strategy import Strategy
 from nearfar.errors import UserError, counted
@@ -16,6 +18,7 @@ from nearfar.run.facts import checked
 from nearfar.run.folder import RunFolder
 from nearfar.train.session import Session
 
+TEACHER_KEYS = {"encoders.teacher", "encoders.digest"}
 PROBE_SETTINGS = {"probe_every", "probe", "probe_data"}
 
 
@@ -54,9 +57,16 @@ def settings_changes(settings: Settings, folder: RunFolder) -> str:
     """What differs from the stored settings, as `key: old, now new`."""
     if not folder.config.exists():
         return ""
-    old, new = _flat(folder.stored_settings()), _flat(settings.as_plain())
+    stored, current = folder.stored_settings(), settings.as_plain()
+    old, new = _flat(stored), _flat(current)
     # a schedule that follows the probe changes when the probe does
     ignored = set(MAY_CHANGE) - (PROBE_SETTINGS if settings.adaptive_on("score") else set())
+    objectives = objective_of(stored), objective_of(current)
+    if None not in objectives and objectives[0] != objectives[1]:  # show what the user typed
+        old["objective"], new["objective"] = objectives
+        ignored |= {
+            key for key in {**old, **new} if key.partition(".")[0] in CHOICES and key not in TEACHER_KEYS
+        }
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key) and key not in ignored]
     return "; ".join(f"{key}: {old.get(key)}, now {new.get(key)}" for key in keys)
 

@@ -77,6 +77,7 @@ class Session:
         self.views = views_of(settings, description, device, objects)
         if VIEWS in objects:
             check_custom_views(self.views, data, settings)
+        self.method = self._build_method(objects)
         self.stream = Stream(
             data,
             self.views,
@@ -91,7 +92,6 @@ class Session:
         self.steps = settings.epochs * self.steps_per_epoch
         self.step = 0
         self.seconds = 0.0  # of training, without evaluations and checkpoints
-        self.method = self._build_method(objects)
         self.lr: Value = settings.lr
         if not callable(settings.lr):
             self.lr = cosine(settings.lr, 0.0, warmup=min(settings.warmup, settings.epochs / 2))
@@ -198,8 +198,9 @@ class Session:
             with Interrupts(self.settings.max_time) as self.interrupts, self.display, self.writer:
                 for hook in self.hooks:
                     hook.on_start(self)
+                self.agree_on_stop()
                 self.clock = Clock(self)
-                for batch in batches:
+                for batch in () if self.is_over else batches:
                     self.notify(take_step(self, self.to_device(batch)))
                     if self.is_over:
                         break
@@ -391,7 +392,9 @@ def check_custom_views(views: MakeViews, data: DataSet, settings: Settings) -> N
     first, second = (views(data.load(rows), settings.seed, 0, rows) for _ in range(2))
     count = settings.views["count"]
     shapes = (
-        [tuple(getattr(view, "shape", ())) for view in first] if isinstance(first, (tuple, list)) else None
+        [tuple(view.shape) if isinstance(view, Tensor) else () for view in first]
+        if isinstance(first, (tuple, list))
+        else None
     )
     if shapes is None or len(shapes) != count or any(not shape or shape[0] != len(rows) for shape in shapes):
         result = type(first).__name__ if shapes is None else f"{len(shapes)} views of shapes {shapes}"

@@ -12,6 +12,7 @@ sum of bounds over the same scores.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from nearfar.config.recipes.recipe import Recipe
@@ -23,6 +24,7 @@ from nearfar.modalities.image.views import CropFlipViews
 from nearfar.parts.bounds import Agreement, AlphaCPC, ConstantNCE, MultiLabelCPC, Sum
 from nearfar.parts.critics import Cosine
 from nearfar.parts.encoders import Distilled, HeadConfig
+from nearfar.parts.joined import JOINED_BY
 from nearfar.parts.negatives import Bank, NoNegatives
 from nearfar.parts.priors import Distillation
 from nearfar.parts.selections import Everyone, Others
@@ -71,6 +73,15 @@ def terms_of(objective: Any) -> list[str]:
     if len({*terms}) < len(terms):
         raise UserError(f"objective was {names}, which names one of them twice; name each once")
     return terms
+
+
+def objective_of(settings: Mapping[str, Any]) -> str | None:
+    """The objective of a student's settings; None of other recipes."""
+    if settings["recipe"] != "distill":
+        return None
+    bounds = {section_of("bound", bound)["name"]: term for term, bound in CONTRASTS.items()}
+    contrasts = [bounds[name] for name in str(settings["bound"]["name"]).split(JOINED_BY) if name in bounds]
+    return "+".join([*contrasts, *(term for term in PRIOR_WEIGHTS if settings["prior"].get(term))])
 
 
 def layer_of(objective: Any) -> dict[str, Any]:

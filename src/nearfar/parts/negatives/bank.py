@@ -14,7 +14,7 @@ from nearfar.core.abstract import AbstractNegatives
 from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.core.scores import EMPTY, Candidates
 from nearfar.core.types import NegativeSampling
-from nearfar.errors import UserError
+from nearfar.errors import UserError, counted
 from nearfar.parts.negatives.batch import WidthOfFirstKeys, rows_of
 
 UNKNOWN_WIDTH = UNKNOWN_SIZE = 0
@@ -45,12 +45,13 @@ class Bank(WidthOfFirstKeys, AbstractNegatives):
 
     def __init__(
         self,
-        size: int | None,
+        size: int | None = None,
         momentum: Value = 0.5,
         sample: int | None = None,
         *,
         dim: int | None = None,
         views: int = 1,
+        instances: int | None = None,
     ) -> None:
         super().__init__(dim)
         momentum = parse_value(momentum, "negatives.momentum")
@@ -60,10 +61,15 @@ class Bank(WidthOfFirstKeys, AbstractNegatives):
             )
         if size is not None and (not isinstance(size, (int, np.integer)) or size < 1):
             raise UserError(f"Bank(size={size!r}) is not a number of rows; it needs one for each instance")
+        if size is not None and instances is not None and size < instances:
+            raise UserError(
+                f"negatives.size was {size}; a bank needs a row for each of the {counted(instances, 'instances')}: "
+                "leave it out, or raise it"
+            )
         if sample is not None and sample < 1:
             raise UserError(f"negatives.sample was {sample}; it must be at least 1, or left out for all rows")
         self.momentum, self.sample = momentum, sample
-        size = UNKNOWN_SIZE if size is None else size
+        size = size or instances or UNKNOWN_SIZE
         self.register_buffer("rows", torch.zeros(views, size, dim or UNKNOWN_WIDTH))
         self.register_buffer("index", torch.full((size,), EMPTY))
         self.register_buffer("missing", torch.zeros(views, size, dtype=torch.uint8), persistent=False)
