@@ -94,7 +94,7 @@ def test_a_disk_without_room_for_one_checkpoint_is_refused_before_the_first_step
     words = ["pretrain", "simclr", "digits", "--out", str(tmp_path / "run"), "batch_size=256", *SMALL]
     assert main(words) == 2
     message = capsys.readouterr().err
-    assert "a checkpoint takes at least 1." in message
+    assert "the run writes 3 checkpoints of " in message
     assert "only 1 KB are free on its disk" in message
     assert not (tmp_path / "run" / "config.yaml").exists()
 

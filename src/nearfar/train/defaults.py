@@ -21,7 +21,7 @@ from nearfar.config.settings import Settings
 from nearfar.core.method import Method
 from nearfar.data import Located
 from nearfar.errors import counted
-from nearfar.modalities import DataSet, Modality
+from nearfar.modalities import DataSet, Modality, modality_of_views
 from nearfar.modalities.image.views.functions import PictureFunctions
 from nearfar.run.folder import RunFolder
 from nearfar.run.trained import Run
@@ -70,7 +70,9 @@ def _defaults(
     if out is not None and (folder := RunFolder(out)).config.is_file():
         # a run that was started keeps what was chosen for it, on whatever machine it resumes
         stored = folder.stored_settings()
-        return {key: stored[key] for key in unset_keys if key in stored and stored["recipe"] == name}, None
+        same_kind = located is None or modality_of_views(stored["views"]) is located.modality
+        kept_keys = unset_keys if same_kind and stored["recipe"] == name else []
+        return {key: stored[key] for key in kept_keys if key in stored}, None
     expected = modality_of_recipe(recipe)
     of_run = _of_run(settings.get("init"), expected)
     inherited = {key: v for key, v in (of_run | _of_views(objects, located)).items() if key in unset_keys}
