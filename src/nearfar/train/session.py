@@ -198,7 +198,7 @@ class Session:
             with Interrupts(self.settings.max_time) as self.interrupts, self.display, self.writer:
                 for hook in self.hooks:
                     hook.on_start(self)
-                self.agree_on_stop()
+                self.agree(save=False)
                 self.clock = Clock(self)
                 for batch in () if self.is_over else batches:
                     self.notify(take_step(self, self.to_device(batch)))
