@@ -158,6 +158,17 @@ def test_features_are_moments_over_true_frames_only() -> None:
     assert listener(waves)[0].detach().numpy() == pytest.approx(expected.detach().numpy(), abs=1e-12)
 
 
+def test_features_are_z_c_or_both() -> None:
+    both, z, c = (role(features=features).listener.eval() for features in ("both", "z", "c"))
+    for part in (z, c):
+        part.load_state_dict(both.state_dict())
+    waves = sound([18, 36])
+    assert [part(waves).shape[1] for part in (both, z, c)] == [both.dim, z.dim, c.dim]
+    torch.testing.assert_close(torch.cat([z(waves), c(waves)], dim=1), both(waves))
+    with pytest.raises(UserError, match="encoders.features was"):
+        role(features="w")
+
+
 def test_context_sees_the_past_only() -> None:
     """Otherwise predicting would be copying."""
     listener = role().listener.eval()

@@ -137,18 +137,24 @@ def layer_scales(module: nn.Module, backbones: Iterable[nn.Module], decay: float
 
 
 def _stages(backbone: nn.Module) -> list[list[nn.Parameter]]:
-    """Its parameters in the order they stand in it: a stage for each of its parts, or for each block of a
-    list of them; norms and loose parameters go with what they follow."""
+    """Its parameters in the order they stand in it: a stage for each of its parts (the four of a ResNet, the
+    stem before them). Where one list holds all blocks, as in a transformer, each block is a stage. Norms and
+    loose parameters go with what they follow."""
     inside = list(backbone.children())
     if len(inside) == 1 and next(backbone.parameters(recurse=False), None) is None:  # a wrapper
         return _stages(inside[0])
+    lists = [
+        name
+        for name, part in backbone.named_children()
+        if isinstance(part, (nn.Sequential, nn.ModuleList)) and any(True for m in part for _ in m.children())
+    ]
     stages: dict[str, list[nn.Parameter]] = {}
     last = ""
     for name, parameter in backbone.named_parameters():
         first, _, rest = name.partition(".")
         part = getattr(backbone, first)
         within = f"{first}.{rest.partition('.')[0]}"
-        key = within if isinstance(part, (nn.Sequential, nn.ModuleList)) else first
+        key = within if lists == [first] else first
         loose = isinstance(part, (nn.Parameter, *_NORMS))
         last = last if loose and last else key
         stages.setdefault(last, []).append(parameter)

@@ -24,19 +24,29 @@ from nearfar.errors import UserError
 Strides = tuple[int, int, int, int, int]
 STRIDES: Strides = (5, 4, 2, 2, 2)
 Pooling = Literal["mean", "moments"]
+Features = Literal["both", "z", "c"]
 
 
 class ConvGRU(nn.Module):
-    """Five strided convolutions and a GRU; its features are those of z and c averaged over time.
+    """Five strided convolutions and a GRU; its features are those of z and c averaged over time, or of one of
+    them alone.
 
     What lies beyond a recording's end is zero after every layer, so a recording's frames do not depend on how
     far it was padded. `pooling="moments"` adds the standard deviations over time to the means.
     """
 
-    def __init__(self, width: int, context: int, strides: Strides = STRIDES, pooling: Pooling = "mean"):
+    def __init__(
+        self,
+        width: int,
+        context: int,
+        strides: Strides = STRIDES,
+        pooling: Pooling = "mean",
+        features: Features = "both",
+    ) -> None:
         super().__init__()
-        self.strides, self.pooling = strides, pooling
-        self.dim = (width + context) * (2 if pooling == "moments" else 1)
+        self.strides, self.pooling, self.features = strides, pooling, features
+        frame = {"both": width + context, "z": width, "c": context}[features]
+        self.dim = frame * (2 if pooling == "moments" else 1)
         inputs = [1, *[width] * (len(strides) - 1)]
         self.layers = nn.ModuleList(
             nn.Conv1d(channels, width, 2 * stride, stride, padding=stride, bias=False)
@@ -66,7 +76,9 @@ class ConvGRU(nn.Module):
 
     def forward(self, sound: Float[Tensor, "item 2 time"]) -> Float[Tensor, "item dim"]:
         z, real = self.frames(sound)
-        frames = torch.cat([z, self.contexts(z)], dim=2)
+        parts = [] if self.features == "c" else [z]
+        parts += [] if self.features == "z" else [self.contexts(z)]
+        frames = torch.cat(parts, dim=2)
         weight = real[..., None].to(frames.dtype) / real.sum(dim=1)[:, None, None]
         mean = (frames * weight).sum(dim=1)
         if self.pooling == "mean":
@@ -92,7 +104,8 @@ class Predictive(nn.Module, AbstractEncoders):
 
     `others`: what a frame is contrasted with. "sequences": frames of other recordings; its identity is the
     recording's. "times": those and other frames of its own recording; its identity is instance + instances *
-    time. `strides` of the convolutions multiply to the hop: (5, 4, 2, 2, 2) makes frames of 20 ms at 8 kHz.
+    time. `features`: what is kept of a recording after training, z_t, c_t or both, pooled over time (Oord et al.
+    2018 uses c_t, or z_t where no memory is needed). `strides` of the convolutions multiply to the hop: (5, 4, 2, 2, 2) makes frames of 20 ms at 8 kHz.
     """
 
     equation = "u = W_k c_t, v = z_(t+k), k = 1 to {steps}: z_t encodes frame t, c_t all frames up to it"
@@ -128,6 +141,7 @@ class Predictive(nn.Module, AbstractEncoders):
         others: Literal["sequences", "times"] = "sequences",
         strides: Strides = STRIDES,
         pooling: Pooling = "mean",
+        features: Features = "both",
         *,
         samples: int | None = None,
         instances: int = 0,
@@ -136,6 +150,8 @@ class Predictive(nn.Module, AbstractEncoders):
         for key, value in (("width", width), ("context", context), ("steps", steps)):
             if not 1 <= value <= 65536:
                 raise UserError(f"encoders.{key} was {value}; it must be from 1 to 65536")
+        if features not in ("both", "z", "c"):
+            raise UserError(f"encoders.features was {features!r}; expected both, z or c")
         if min(strides) < 1:
             raise UserError(f"encoders.strides was {list(strides)}; each must be at least 1")
         self.steps, self.others, self.instances = steps, others, instances
@@ -143,7 +159,7 @@ class Predictive(nn.Module, AbstractEncoders):
         self.key_groups = steps
         if samples is None:  # settings alone: networks are made when the method meets its data
             return
-        self.listener = ConvGRU(width, context, strides, pooling)
+        self.listener = ConvGRU(width, context, strides, pooling, features)
         self.window = -(-samples // self.listener.hop)
         too_long = _too_many_steps(steps, samples, strides)
         if too_long:
