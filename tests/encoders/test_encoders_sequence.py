@@ -165,7 +165,7 @@ def test_features_are_z_c_or_both() -> None:
     waves = sound([18, 36])
     assert [part(waves).shape[1] for part in (both, z, c)] == [both.dim, z.dim, c.dim]
     torch.testing.assert_close(torch.cat([z(waves), c(waves)], dim=1), both(waves))
-    with pytest.raises(UserError, match="encoders.features was"):
+    with pytest.raises(UserError, match=r"encoders\.features was"):
         role(features="w")
 
 

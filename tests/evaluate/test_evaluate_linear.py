@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from nearfar.errors import UserError
-from nearfar.evaluate.linear import PENALTIES, fit_chosen, fit_linear, linear
+from nearfar.evaluate.linear import PENALTIES, fit_by_sgd, fit_chosen, fit_linear, linear
 from nearfar.evaluate.sets import stratified_split
 
 
@@ -187,3 +187,23 @@ def test_one_image_of_each_class_is_fitted_with_the_middle_penalty() -> None:
 def test_impossible_penalties_are_named(penalties: tuple[float, ...]) -> None:
     with pytest.raises(UserError, match="penalties were"):
         linear(torch.eye(4), torch.arange(4), torch.eye(4), torch.arange(4), penalties=penalties)
+
+
+def test_the_papers_own_probe_is_torchs_sgd() -> None:
+    """Wu et al. 2021, sec. 5: rate 0.01, momentum 0.9, no decay, batches of 256, weights that begin at zero."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(300, 5, generator=generator), torch.randint(3, (300,), generator=generator) + 4
+    classifier = fit_by_sgd(x, y, epochs=3, seed=7)
+    layer = torch.nn.Linear(5, 3)
+    for parameter in layer.parameters():
+        torch.nn.init.zeros_(parameter)
+    optimiser = torch.optim.SGD(layer.parameters(), 0.01, momentum=0.9)
+    order = torch.Generator().manual_seed(7)
+    for _ in range(3):
+        for rows in torch.randperm(300, generator=order).split(256):
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(layer(x[rows]), y[rows] - 4).backward()
+            optimiser.step()
+    torch.testing.assert_close(classifier.weight.float(), layer.weight.detach())
+    torch.testing.assert_close(classifier.bias.float(), layer.bias.detach())
+    assert set(classifier.ranked_classes(x)[:, 0].tolist()) <= {4, 5, 6}

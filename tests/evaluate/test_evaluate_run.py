@@ -387,8 +387,11 @@ def test_mistakes_are_one_sentence(run: SmallRun) -> None:
 @pytest.mark.parametrize(
     ("protocols", "words"),
     [
-        (["knm"], r"--protocol was 'knm' \(did you mean knn\?\); expected knn, nn, nearest, linear, mlp"),
-        (["knn", "svm"], r"--protocol was 'svm'; expected knn, nn, nearest, linear, mlp"),
+        (
+            ["knm"],
+            r"--protocol was 'knm' \(did you mean knn\?\); expected knn, nn, nearest, linear, linear-sgd, mlp",
+        ),
+        (["knn", "svm"], r"--protocol was 'svm'; expected knn, nn, nearest, linear, linear-sgd, mlp"),
         ([], "--protocol was empty"),
     ],
 )

@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
     evaluate.add_argument(
         "--protocol",
         default="knn,linear",
-        help="comma-separated: knn, nn (nearest neighbour by distance), linear, mlp, finetune, fractions (linear on part of the labels), "
+        help="comma-separated: knn, nn (nearest neighbour by distance), linear, linear-sgd, mlp, finetune, fractions (linear on part of the labels), "
         "finetune-fractions, classifier (that of a run of nearfar train), few-shot, clustering, retrieval, "
         "calibration, information (a proven bound on what features tell about "
         "the label), quality (without labels: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, nats) "

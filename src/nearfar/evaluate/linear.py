@@ -72,6 +72,37 @@ def linear(
     return {**hit_rates(ranked, test_labels.to(ranked.device)), "penalty": penalty}
 
 
+SGD_EPOCHS, SGD_RATE, SGD_MOMENTUM, SGD_BATCH = 100, 0.01, 0.9, 256
+
+
+def fit_by_sgd(
+    train: Float[Tensor, "train dim"],
+    labels: Int[Tensor, "train"],
+    *,
+    epochs: int = SGD_EPOCHS,
+    seed: int = 0,
+) -> LinearClassifier:
+    """The linear probe of Wu et al. 2021, sec. 5: SGD with rate 0.01 and momentum 0.9 on the features as they
+    are, no weight decay and no drop of the rate, 100 epochs of batches of 256. It depends on rate and scale of
+    the features; `fit_chosen` does not."""
+    classes, codes = labels.unique(return_inverse=True)
+    generator = torch.Generator().manual_seed(seed)
+    x = train.float()
+    one_hot = torch.nn.functional.one_hot(codes, len(classes)).to(x)
+    weight, bias = x.new_zeros(len(classes), x.shape[1]), x.new_zeros(len(classes))
+    velocities = torch.zeros_like(weight), torch.zeros_like(bias)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(x), generator=generator).to(x.device).split(SGD_BATCH):
+            error = ((x[rows] @ weight.T + bias).softmax(1) - one_hot[rows]) / len(rows)
+            gradients = error.T @ x[rows], error.sum(0)
+            for parameter, velocity, gradient in zip((weight, bias), velocities, gradients, strict=True):
+                velocity.mul_(SGD_MOMENTUM).add_(gradient)
+                parameter.sub_(velocity, alpha=SGD_RATE)
+    return LinearClassifier(
+        weight.double(), bias.double(), x.new_zeros(x.shape[1]), x.new_ones(x.shape[1]), classes
+    )
+
+
 def fit_linear(
     train: Float[Tensor, "train dim"], labels: Int[Tensor, "train"], penalty: float
 ) -> LinearClassifier:

@@ -19,7 +19,7 @@ from nearfar.errors import UserError
 from nearfar.evaluate.accuracy import classified
 from nearfar.evaluate.finetune import finetune, finetune_fractions, own_classifier
 from nearfar.evaluate.knn import ranked_classes
-from nearfar.evaluate.linear import linear_probe
+from nearfar.evaluate.linear import fit_by_sgd, linear_probe
 from nearfar.evaluate.measures import calibration, clustering, information, retrieval
 from nearfar.evaluate.options import Options
 from nearfar.evaluate.probes import few_shot, fractions, mlp
@@ -59,11 +59,19 @@ def _linear(train: LabelledFeatures, test: LabelledFeatures, options: Options) -
     return classified(ranked, test.labels, len(classifier.classes), {"penalty": penalty})
 
 
+def _linear_sgd(train: LabelledFeatures, test: LabelledFeatures, options: Options) -> Measurement:
+    """A linear classifier trained by SGD on the features as they are (Wu et al. 2021, sec. 5)."""
+    classifier = fit_by_sgd(train.features, train.labels, seed=options.seed)
+    ranked = classifier.ranked_classes(test.features.to(train.features.device))
+    return classified(ranked, test.labels, len(classifier.classes))
+
+
 PROTOCOLS: dict[str, FeatureProtocol] = {
     "knn": _knn,
     "nn": _nearest,
     "nearest": _nearest,  # the same by its longer name
     "linear": _linear,
+    "linear-sgd": _linear_sgd,
     "mlp": mlp,
     "fractions": fractions,
     "few-shot": few_shot,

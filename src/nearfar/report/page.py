@@ -53,6 +53,7 @@ PROTOCOLS = {
     "knn": "kNN",
     "nn": "nearest neighbour",
     "linear": "linear probe",
+    "linear-sgd": "linear probe by SGD",
     "mlp": "one hidden layer",
     "finetune": "fine-tuning",
 }
