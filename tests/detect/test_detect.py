@@ -17,9 +17,10 @@ from PIL import Image
 import nearfar as nf
 from nearfar.cli import main
 from nearfar.detect.model import Pyramid
-from nearfar.detect.run import _calibrate, _training_example, detect_run
+from nearfar.detect.run import DetectorSchedule, _calibrate, _training_example, detect_run
 from nearfar.detect.scenes import Scene, open_scenes
 from nearfar.detect.score import OKS, coco_figures, keypoint_annotations, keypoint_detections
+from nearfar.errors import UserError
 from nearfar.parts.encoders import backbone
 from nearfar.parts.encoders.stages import Stages
 
@@ -154,6 +155,32 @@ def test_stages_end_with_the_features(name: str, size: int, strides: list[int]) 
         maps = list(stages(x).values())
         torch.testing.assert_close(maps[-1].mean((2, 3)), body(x), rtol=1e-4, atol=1e-5)
     assert [features.shape[1] for features in maps] == stages.channels
+
+
+def test_c4_head_is_the_fourth_stage() -> None:
+    """Wu et al. 2021, App. D, Faster R-CNN R18-C4: proposals on the map of layer3, layer4 over each of them; frozen, only
+    layer4 and what stands on it learn."""
+    from nearfar.detect.model import detector
+
+    torch.manual_seed(0)
+    body = backbone("resnet18", 3, 96).eval()
+    model: Any = detector(
+        "boxes", Stages(body, 3), head="c4", classes=2, size=64, mean=(0.5,) * 3, std=(0.25,) * 3, frozen=True
+    )
+    x = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        assert list(model.backbone(x)["0"].shape) == [1, 256, 4, 4]
+        whole = model.roi_heads.box_head(model.backbone(x)["0"])
+        torch.testing.assert_close(whole, body(x), rtol=1e-4, atol=1e-5)
+    target = {"boxes": torch.tensor([[8.0, 8.0, 40.0, 48.0]]), "labels": torch.tensor([1])}
+    torch.stack(list(model.train()([x[0]], [target]).values())).sum().backward()
+    learned = {
+        name for name, weight in model.backbone.stages.body.named_parameters() if weight.grad is not None
+    }
+    assert learned
+    assert all(name.startswith("layer4.") for name in learned)
+    with pytest.raises(UserError, match="expected fpn, or c4 for boxes"):
+        DetectorSchedule(task="masks", head="c4").check()
 
 
 def test_calibration_sets_mean_statistics(run: nf.Run) -> None:

@@ -198,3 +198,34 @@ def test_grey_run_gets_luminance(grey: nf.Run, capsys: pytest.CaptureFixture[str
     assert "a held-out 20% of shapes:6" in table(result)
     assert main(["detect", str(grey.path), "--train", "shapes:2", "--seeds", "0"]) == 2
     assert "seeds was 0" in capsys.readouterr().err
+
+
+def test_pascal_voc_is_read_as_its_coco_form(tmp_path: Path) -> None:
+    """Pixels count from 1 and the last is included; difficult objects are ignored; a split is a list of ids."""
+    for name in ("Annotations", "JPEGImages", "ImageSets/Main"):
+        (tmp_path / name).mkdir(parents=True)
+    objects = "".join(
+        f"<object><name>{name}</name><difficult>{difficult}</difficult><bndbox><xmin>{x}</xmin><ymin>2</ymin>"
+        "<xmax>12</xmax><ymax>20</ymax></bndbox></object>"
+        for name, difficult, x in (("dog", 0, 1), ("cat", 1, 5))
+    )
+    for number in ("000001", "000002"):
+        Image.new("RGB", (24, 30), (200, 20, 20)).save(tmp_path / "JPEGImages" / f"{number}.jpg")
+        (tmp_path / "Annotations" / f"{number}.xml").write_text(f"<annotation>{objects}</annotation>")
+    split = tmp_path / "ImageSets" / "Main" / "test.txt"
+    split.write_text("000002\n")
+    every, one = open_scenes(str(tmp_path)), open_scenes(str(split))
+    assert (len(every), len(one)) == (2, 1)
+    assert every.classes == ("cat", "dog")
+    scene = one.scenes[0]
+    assert scene.boxes.tolist() == [[0, 1, 12, 20], [4, 1, 12, 20]]
+    assert scene.labels.tolist() == [1, 0]
+    assert scene.crowd.tolist() == [False, True]
+    split.write_text("../../../etc/passwd\n")
+    with pytest.raises(UserError, match="is outside"):
+        open_scenes(str(split))
+    (tmp_path / "Annotations" / "000001.xml").write_text(
+        '<!DOCTYPE a [<!ENTITY b "c">]><annotation>&b;</annotation>'
+    )
+    with pytest.raises(UserError, match="cannot be read as an annotation of Pascal VOC"):
+        open_scenes(str(tmp_path))

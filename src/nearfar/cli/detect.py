@@ -21,7 +21,7 @@ def add(commands: Any) -> None:
         "--train",
         required=True,
         metavar="A",
-        help="Parquet with image and objects, COCO's JSON, or shapes:IMAGES",
+        help="Parquet with image and objects, COCO's JSON, Pascal VOC's folder or list of images, or shapes:IMAGES",
     )
     detect.add_argument(
         "--data",
@@ -40,6 +40,11 @@ def add(commands: Any) -> None:
         help="folder of the pictures that COCO's JSON names (default: beside it)",
     )
     detect.add_argument("--task", default="boxes", help="boxes, masks or keypoints (default boxes)")
+    detect.add_argument(
+        "--head",
+        default="fpn",
+        help="fpn: a pyramid of all stages; c4: the last stage of a resnet18 to 152 on boxes",
+    )
     detect.add_argument("--fine-tune", action="store_true", help="train the backbone too (default: frozen)")
     detect.add_argument(
         "--class-agnostic",
@@ -76,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
         quiet=args.quiet,
         class_agnostic=args.class_agnostic,
         task=args.task,
+        head=args.head,
         epochs=args.epochs,
         batch_size=args.batch_size,
         lr=args.lr,

@@ -1,5 +1,7 @@
 """torchvision's detectors on a pyramid of a backbone's stages, with heads small enough for a CPU."""
 
+from typing import Any
+
 import numpy as np
 from torch import Tensor, nn
 from torchvision.models.detection import FasterRCNN, KeypointRCNN, MaskRCNN
@@ -10,6 +12,7 @@ from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredic
 from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
+from nearfar.errors import UserError
 from nearfar.parts.encoders.stages import Stages
 
 WIDTH = 64  # channels of the pyramid and of the heads on masks and keypoints
@@ -41,10 +44,51 @@ class Pyramid(nn.Module):
         return self.fpn(self.stages(x))
 
 
+class FourthStage(nn.Module):
+    """The map of a ResNet's last stage but one, which a C4 detector stands on (Ren et al. 2015). Its last stage
+    is the head on boxes (`FifthStage`) and is trained there, also with `frozen`."""
+
+    def __init__(self, stages: Stages, frozen: bool) -> None:
+        super().__init__()
+        self.stages = stages
+        if not hasattr(stages.body, "layer4"):
+            raise UserError("head was c4, which needs a backbone of resnet18 to resnet152; use head fpn")
+        stages.requires_grad_(not frozen)
+        stages.body.layer4.requires_grad_(True)  # type: ignore[union-attr]
+        self.out_channels = int(stages.channels[-2])
+
+    def train(self, mode: bool = True) -> "FourthStage":
+        super().train(mode)
+        self.stages.eval()
+        return self
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        body: Any = self.stages.body
+        x = body.maxpool(body.relu(body.bn1(body.conv1(x))))
+        return {"0": body.layer3(body.layer2(body.layer1(x)))}
+
+
+class FifthStage(nn.Module):
+    """A ResNet's last stage over the places of each proposal, averaged; batch norms keep their statistics."""
+
+    def __init__(self, last: nn.Module) -> None:
+        super().__init__()
+        self.last = last
+
+    def train(self, mode: bool = True) -> "FifthStage":
+        super().train(mode)
+        self.last.eval()
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x).mean(dim=(2, 3))
+
+
 def detector(
     task: str,
     stages: Stages,
     *,
+    head: str = "fpn",
     classes: int,
     size: int,
     mean: tuple[float, ...],
@@ -52,13 +96,17 @@ def detector(
     frozen: bool,
     keypoints: int = 0,
 ) -> nn.Module:
-    """`boxes`: Faster R-CNN, `masks`: Mask R-CNN, `keypoints`: Keypoint R-CNN; class 0 is the background."""
-    names, levels = [str(level) for level in range(len(stages.channels))], len(stages.channels) + 1
-    sizes_per_level = 1 if levels >= 5 else 2
+    """`boxes`: Faster R-CNN, `masks`: Mask R-CNN, `keypoints`: Keypoint R-CNN; class 0 is the background.
+    `head`: `fpn`, a pyramid of all stages, or `c4`, boxes alone."""
+    if head == "c4":
+        names, levels = ["0"], 1
+    else:
+        names, levels = [str(level) for level in range(len(stages.channels))], len(stages.channels) + 1
+    sizes_per_level = 5 if levels == 1 else 1 if levels >= 5 else 2
     sides = (size * np.geomspace(MIN_ANCHOR, MAX_ANCHOR, levels * sizes_per_level)).reshape(
         levels, sizes_per_level
     )
-    common = {
+    common: dict[str, Any] = {
         "min_size": size,
         "max_size": 2 * size,
         "image_mean": list(mean),
@@ -66,15 +114,24 @@ def detector(
         "rpn_anchor_generator": AnchorGenerator(
             tuple(tuple(map(float, row)) for row in sides), ((0.5, 1.0, 2.0),) * levels
         ),
-        "box_roi_pool": MultiScaleRoIAlign(names, 7, 2),
-        "box_head": TwoMLPHead(WIDTH * 49, HIDDEN),
-        "box_predictor": FastRCNNPredictor(HIDDEN, classes + 1),
+        "box_score_thresh": MIN_SCORE,
         "rpn_pre_nms_top_n_train": 1000,
         "rpn_post_nms_top_n_train": 500,
         "rpn_pre_nms_top_n_test": 500,
         "rpn_post_nms_top_n_test": 300,
         "box_batch_size_per_image": 128,
-        "box_score_thresh": MIN_SCORE,
+    }
+    if head == "c4":
+        common |= {
+            "box_roi_pool": MultiScaleRoIAlign(names, 14, 2),
+            "box_head": FifthStage(stages.body.layer4),  # type: ignore[arg-type]
+            "box_predictor": FastRCNNPredictor(stages.channels[-1], classes + 1),
+        }
+        return FasterRCNN(FourthStage(stages, frozen), **common)
+    common |= {
+        "box_roi_pool": MultiScaleRoIAlign(names, 7, 2),
+        "box_head": TwoMLPHead(WIDTH * 49, HIDDEN),
+        "box_predictor": FastRCNNPredictor(HIDDEN, classes + 1),
     }
     pyramid = Pyramid(stages, frozen)
     if task == "masks":

@@ -38,6 +38,7 @@ from nearfar.system.untrusted import read_json
 from nearfar.train.display import Display
 
 Task = Literal["boxes", "masks", "keypoints"]
+Head = Literal["fpn", "c4"]
 FILE = "detection.json"
 
 
@@ -49,6 +50,7 @@ class DetectorSchedule:
     """
 
     task: Task = "boxes"
+    head: Head = "fpn"
     epochs: int = 8
     batch_size: int = 4
     lr: float = 1e-3
@@ -60,6 +62,10 @@ class DetectorSchedule:
     def check(self) -> None:
         if self.task not in get_args(Task):
             raise UserError(f"--task was {self.task!r}; expected {', '.join(get_args(Task))}")
+        if self.head not in get_args(Head) or (self.head == "c4" and self.task != "boxes"):
+            raise UserError(
+                f"--head was {self.head!r} with --task {self.task}; expected fpn, or c4 for boxes"
+            )
         for name, least in (("epochs", 1), ("batch_size", 1), ("size", 32), ("seed", 0)):
             if getattr(self, name) < least:
                 raise UserError(f"{name} was {getattr(self, name)}; expected a whole number from {least}")
@@ -185,6 +191,7 @@ def _train_and_score(
         model = detector(
             schedule_config.task,
             stages,
+            head=schedule_config.head,
             classes=train_scenes.class_count,
             size=schedule_config.size,
             mean=description.mean,

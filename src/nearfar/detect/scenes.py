@@ -81,22 +81,27 @@ class Scenes:
 
 
 def open_scenes(spec: str, images: Path | None = None) -> Scenes:
-    """`shapes`, `shapes:IMAGES` or `shapes:IMAGES:SEED` are drawn; else Parquet or COCO's JSON, with its
-    pictures in `images` or beside it."""
+    """`shapes`, `shapes:IMAGES` or `shapes:IMAGES:SEED` are drawn; else Parquet, COCO's JSON, with its
+    pictures in `images` or beside it, or Pascal VOC's folder or list of images."""
     if spec.partition(":")[0] == "shapes":
         from nearfar.detect.shapes import synthetic_scenes
 
         return synthetic_scenes(spec)
     from nearfar.detect.read import from_json, from_parquet
+    from nearfar.detect.voc import from_voc, is_voc
 
     path = Path(spec)
     parquet = next(path.glob("*.parquet"), None) is not None if path.is_dir() else path.suffix == ".parquet"
-    if not path.exists() or not (parquet or path.suffix == ".json"):
+    voc = path.exists() and not parquet and is_voc(path)
+    if not path.exists() or not (parquet or voc or path.suffix == ".json"):
         raise UserError(
             f"{spec} cannot be used for detection; expected .parquet with image and objects (a file, or a "
-            "folder of them), COCO's .json, or shapes:IMAGES"
+            "folder of them), COCO's .json, Pascal VOC's folder or list of images, or shapes:IMAGES"
         )
-    scenes, classes = from_parquet(path) if parquet else from_json(path, images or path.parent)
+    if voc:
+        scenes, classes = from_voc(path)
+    else:
+        scenes, classes = from_parquet(path) if parquet else from_json(path, images or path.parent)
     if not scenes:
         raise UserError(f"{spec} contains no usable image")
     return Scenes(str(spec), tuple(scenes), classes)
