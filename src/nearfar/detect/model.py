@@ -54,7 +54,7 @@ class FourthStage(nn.Module):
         if not hasattr(stages.body, "layer4"):
             raise UserError("head was c4, which needs a backbone of resnet18 to resnet152; use head fpn")
         stages.requires_grad_(not frozen)
-        stages.body.layer4.requires_grad_(True)  # type: ignore[union-attr]
+        stages.body.layer4.requires_grad_(True)
         self.out_channels = int(stages.channels[-2])
 
     def train(self, mode: bool = True) -> "FourthStage":
