@@ -5,7 +5,7 @@ import hashlib
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -25,33 +25,16 @@ from nearfar.system.files import write_atomic
 
 
 def features(
-    encoder: nn.Module,
-    images: Instances,
-    plain_view: MakeViews,
-    *,
-    batch_size: int = 512,
-    device: torch.device | str = "cpu",
-    workers: int = 2,
-    precision: Literal["fp32", "bf16"] = "fp32",
-    strategy: Strategy = SINGLE,
+    encoder: nn.Module, images: Instances, plain_view: MakeViews, **options: Any
 ) -> Float[Tensor, "image dim"]:
-    """The encoder's features of every image, in order, as float32 on the CPU. Several ranks share the work,
-    and each gets all features.
-
-    The encoder is not changed: batch norm reads its running statistics, the training mode of every module is
-    restored, and an encoder on another device than `device` is copied there, not moved. Features that are not
-    finite raise `NotFinite`.
-    """
-    part_of_rank, gather = shared_batches(images, batch_size, strategy)
-    embedded = torch.empty(0)
-    place = 0
-    for part in _embedded(encoder, part_of_rank, plain_view, batch_size, device, workers, precision):
+    """The encoder's features of every image, in order, as float32 on the CPU. `options` are those of
+    `feature_batches`."""
+    embedded, place = torch.empty(0), 0
+    for part in feature_batches(encoder, images, plain_view, **options):
         if not place:  # one tensor: joining a list would need twice the memory
-            embedded = torch.empty(len(part_of_rank), *part.shape[1:])
+            embedded = torch.empty(len(images), *part.shape[1:])
         embedded[place : place + len(part)] = part
         place += len(part)
-    embedded = gather(embedded)
-    _check_finite(_not_finite(embedded), images)
     return embedded
 
 
@@ -66,53 +49,38 @@ def feature_batches(
     precision: Literal["fp32", "bf16"] = "fp32",
     strategy: Strategy = SINGLE,
 ) -> Iterator[Float[Tensor, "image dim"]]:
-    """The same, a batch at a time, in order; raises `NotFinite` after the last batch. Several ranks take
-    turns with the batches, and each gets all of them."""
-    count = -(-len(images) // batch_size)
-    part_of_rank = images
+    """The features of every image, a batch at a time, in order. Several ranks take turns with the batches,
+    and each gets all of them.
+
+    The encoder is not changed: batch norm reads its running statistics, the training mode of every module is
+    restored, and an encoder on another device than `device` is copied there, not moved. Features that are not
+    finite raise `NotFinite` after the last batch.
+    """
+    device, count, part_of_rank = torch.device(device), -(-len(images) // batch_size), images
     if count < strategy.world:  # every rank computes all
         strategy = SINGLE
     elif strategy.is_distributed:
         turns = np.arange(len(images)) // batch_size % strategy.world
         part_of_rank = cast(DataSet, images).subset(np.flatnonzero(turns == strategy.rank))
-    parts = _embedded(encoder, part_of_rank, plain_view, batch_size, device, workers, precision)
-    wrong, part = 0, torch.empty(0)
-    for _ in range(-(-count // strategy.world)):
-        part = next(parts, part[:0])  # a rank may have no batch in the last turn
-        gathered = strategy.all_gather(part)
-        wrong += _not_finite(gathered)
-        yield from gathered.split(batch_size)
-    _check_finite(wrong, images)
-
-
-def _embedded(
-    encoder: nn.Module,
-    images: Instances,
-    plain_view: MakeViews,
-    batch_size: int,
-    device: torch.device | str,
-    workers: int,
-    precision: Literal["fp32", "bf16"],
-) -> Iterator[Float[Tensor, "image dim"]]:
-    device = torch.device(device)
     half = torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
+    views = plain_views(part_of_rank, plain_view, batch_size, workers)
+    wrong, part = 0, torch.empty(0)
     with frozen(_on(encoder, device)) as network:
-        for view in plain_views(images, plain_view, batch_size, workers):
-            with torch.inference_mode(), half:
-                part = network(_laid_out(view).to(device)).float().cpu()
-            yield part.clone()  # outside inference mode, so that the result may enter autograd
-
-
-def _not_finite(rows: Float[Tensor, "image dim"]) -> int:
-    return int((~rows.isfinite().flatten(1).all(dim=1)).sum())
-
-
-def _check_finite(wrong: int, images: Instances) -> None:
+        for _ in range(-(-count // strategy.world)):
+            view = next(views, None)
+            if view is None:  # a rank may have no batch in the last turn
+                part = part[:0]
+            else:
+                with torch.inference_mode(), half:
+                    part = network(_laid_out(view).to(device)).float().cpu()
+                part = part.clone()  # outside inference mode, so that the result may enter autograd
+            gathered = strategy.all_gather(part)
+            wrong += int((~gathered.isfinite().flatten(1).all(dim=1)).sum())
+            yield from gathered.split(batch_size)
     if wrong:
         raise NotFinite(
-            f"the features of {wrong} of {len(images)} items of {images.name} are not finite: the "
-            "encoder's weights are unusable, "
-            "or too large for these inputs"
+            f"the features of {wrong} of {len(images)} items of {images.name} are not finite: the encoder's "
+            "weights are unusable, or too large for these inputs"
         )
 
 

@@ -22,27 +22,10 @@ from torch import Tensor, nn
 
 from nearfar.errors import UserError, not_one_of
 from nearfar.parts.encoders.mobile import plain_mobilenet, plain_shufflenet, plain_vgg
-from nearfar.parts.encoders.small import shufflenet_v1, small_resnet, wide_resnet
+from nearfar.parts.encoders.small import BasicBlock, shufflenet_v1, small_resnet, wide_resnet
 from nearfar.system.extras import need
 
 SMALL = 64  # up to this side, a 7x7 stride-2 stem and a pooling would throw most of the picture away
-
-
-class HalvingBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut; halves the side."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs)
-        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride=2, bias=False)
-        self.bn3 = nn.BatchNorm2d(outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        inner = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        return F.relu(self.bn2(self.conv2(inner)) + self.bn3(self.shortcut(x)), inplace=True)
 
 
 class ResNet8(nn.Module):
@@ -60,9 +43,7 @@ class ResNet8(nn.Module):
         self.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.blocks = nn.Sequential(
-            HalvingBlock(width, 2 * width),
-            HalvingBlock(2 * width, 4 * width),
-            HalvingBlock(4 * width, 8 * width),
+            *(BasicBlock(times * width, 2 * times * width, stride=2) for times in (1, 2, 4))
         )
 
     def maps(self, x: Float[Tensor, "image channel height width"]) -> list[Tensor]:

@@ -13,14 +13,14 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from nearfar.core.abstract import AbstractEncoders
-from nearfar.core.networks import backbone_of, embed_views
+from nearfar.core.abstract import AbstractOneNetwork
+from nearfar.core.networks import embed_views
 from nearfar.core.types import Batch, Encoded, Pair, Supervision, TeacherOutput
 from nearfar.errors import UserError
 from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network
 
 
-class Distilled(nn.Module, AbstractEncoders):
+class Distilled(nn.Module, AbstractOneNetwork):
     """`teacher` names it, `digest` is that of its weights, `width` and `classes` are what it gives (0
     classes: none are used): all that is needed to build the student again without it. `weight` is that of the
     contrast with it, 0 for none; `direction="student"` contrasts the student with teachers alone, `"both"`
@@ -40,6 +40,7 @@ class Distilled(nn.Module, AbstractEncoders):
     has_teacher = True
     estimate_subject = "about the teacher's features"  # what an estimate on held-out instances is of
     key_groups = 2
+    network: Network
 
     def __init__(
         self,
@@ -102,9 +103,6 @@ class Distilled(nn.Module, AbstractEncoders):
     def attach_teacher(self, teacher: Callable[[Any], TeacherOutput] | None) -> None:
         self.guide = teacher
 
-    def view_networks(self) -> tuple[nn.Module, ...]:
-        return (self.network,)
-
     @property
     def embedding_width(self) -> int:
         """How wide features are, which a prior reads."""
@@ -121,9 +119,6 @@ class Distilled(nn.Module, AbstractEncoders):
         to_teacher = [Pair(2 * view, 2 * view + 1, self.weight / views) for view in range(views)]
         back = [Pair(pair.key, pair.anchor, pair.weight) for pair in to_teacher]
         return tuple(to_teacher + (back if self.direction == "both" else []))
-
-    def backbone(self) -> nn.Module:
-        return backbone_of(self.network)
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         requested = {*anchors, *keys}

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from nearfar.core.abstract import AbstractEncoders
+from nearfar.core.abstract import AbstractOneNetwork
 from nearfar.core.types import Batch, Encoded, Pair, view_pairs
 from nearfar.errors import UserError
 from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network, mlp_head
@@ -103,7 +103,7 @@ def graph_network(name: str, labels: int) -> GraphNetwork:
     return GraphNetwork(convolution, labels, layers, width)
 
 
-class InfoGraph(nn.Module, AbstractEncoders):
+class InfoGraph(nn.Module, AbstractOneNetwork):
     """Deep InfoMax on graphs (Sun et al. 2020): the summary of a graph is contrasted, at each of its nodes,
     with the nodes of all other graphs. bound=js is the paper's form, bound=infonce the other one.
 
@@ -117,6 +117,7 @@ class InfoGraph(nn.Module, AbstractEncoders):
     works_with_one_view = True
     row_per_instance = False  # rows are nodes
     backbone_names = tuple(GRAPH_NETWORKS)
+    network: Network
 
     def __init__(
         self,
@@ -151,12 +152,6 @@ class InfoGraph(nn.Module, AbstractEncoders):
             else min(self.sampled_nodes, self.max_nodes)
         )
         return tuple(Pair(a, b, 1.0 / len(pairs), nodes) for a, b in pairs)
-
-    def view_networks(self) -> tuple[nn.Module, ...]:
-        return (self.network,)
-
-    def backbone(self) -> nn.Module:
-        return self.network.backbone
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         graphs = {w: self._features(batch.views[w]) for w in sorted({*anchors, *keys})}

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.core.abstract import AbstractEncoders
+from nearfar.core.abstract import AbstractOneNetwork
 from nearfar.core.types import Batch, Encoded, Pair, view_pairs
 from nearfar.errors import UserError
 from nearfar.parts.encoders.backbones import STAGED
@@ -26,7 +26,7 @@ MAP, PLACES, SUMMARY = range(3)  # kinds of keys, each a group
 KEYS = 3  # of each view
 
 
-class InfoMax(nn.Module, AbstractEncoders):
+class InfoMax(nn.Module, AbstractOneNetwork):
     """`global_weight` and `local_weight` are alpha and beta of Liu 2022, Eq. 37.
 
     With several views, the summary of one is contrasted with the maps of another. `direction="maps"`: the
@@ -44,6 +44,7 @@ class InfoMax(nn.Module, AbstractEncoders):
     )
     works_with_one_view = True
     backbone_names = STAGED  # a map from inside them is needed
+    network: Network
 
     def __init__(
         self,
@@ -130,12 +131,6 @@ class InfoMax(nn.Module, AbstractEncoders):
     def _anchors(self) -> int:
         """Of each view: its summary, its whole map, its places."""
         return 2 + self.places
-
-    def view_networks(self) -> tuple[nn.Module, ...]:
-        return (self.network,)
-
-    def backbone(self) -> nn.Module:
-        return self.network.backbone
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         requested_anchors = [divmod(anchor, self._anchors) for anchor in anchors]

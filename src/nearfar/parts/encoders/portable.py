@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from nearfar.parts.encoders import mobile
 from nearfar.parts.encoders import small as small_networks
-from nearfar.parts.encoders.backbones import SMALL, HalvingBlock, ResNet8, TimmBackbone, plain_resnet
+from nearfar.parts.encoders.backbones import SMALL, ResNet8, TimmBackbone, plain_resnet
 from nearfar.parts.encoders.per_view import ConcatFeatures
-from nearfar.parts.encoders.small import Staged
+from nearfar.parts.encoders.small import BasicBlock, Staged
 
 Shape = tuple[int, ...]
 
@@ -51,7 +51,7 @@ def portable(body: nn.Module, name: str, shapes: Sequence[Shape]) -> Portable:
         return Portable(_weights(body.net), "timm", "without its classifier", expression, ("import timm",))
     if isinstance(body, ResNet8):
         expression = f"ResNet8({body.dim // 8}, {body.conv1.in_channels})"
-        return Portable(_weights(body), "torch", "", expression, definitions=_sources(HalvingBlock, ResNet8))
+        return Portable(_weights(body), "torch", "", expression, definitions=_sources(BasicBlock, ResNet8))
     if isinstance(body, Staged):
         return _own_source(body, name, *shapes[0][:2])
     if name.startswith("resnet"):
