@@ -16,6 +16,7 @@ from nearfar.studies.bias_variance import (
     SIZES,
     STUDIES,
     cell_label,
+    conditions,
     correlation_of,
     estimates,
     log_ratio,
@@ -78,7 +79,8 @@ def test_mean_of_the_smallest_estimate_agrees_with_plain_sampling() -> None:
 def test_a_small_run_shows_the_trade(tmp_path: Path) -> None:
     """Wu et al. 2021, Thm 3.2: bias rises and variance falls with the cut, for every k; NCE's bias falls with
     k."""
-    means, variances = run_study(STUDIES[0], tmp_path, ["anchors=60", "draws=6", "nats=1"]).result.tables
+    tables = run_study(STUDIES[0], tmp_path, ["anchors=60", "draws=6", "nats=1"]).result.tables
+    means, variances, met = tables
     ours = {
         table.name: {row.label: float(row.ours or 0.0) for row in table.rows if row.x}
         for table in (means, variances)
@@ -87,6 +89,19 @@ def test_a_small_run_shows_the_trade(tmp_path: Path) -> None:
         for weaker, stronger in itertools.pairwise(CUTS):
             assert all(table[cell_label(weaker, k)] > table[cell_label(stronger, k)] for k in SIZES)
     assert ours[means.name][cell_label(0.0, SIZES[-1])] > ours[means.name][cell_label(0.0, SIZES[0])]
+    half, half_varies, tenth, tenth_varies = (float(row.ours or 0.0) for row in met.rows)
+    assert half < 5 < 50 < tenth
+    assert half_varies < tenth_varies
+
+
+def test_the_condition_on_c_is_the_quantile_of_the_ratio() -> None:
+    """Wu et al. 2021, Thm 3.1: of the true ratio c(u) = E[e^f] = 1, so S_B must begin at f = 0. At nats so few that f is
+    nearly Gaussian round 0, the upper half begins there for about half of the anchors, the upper tenth for all."""
+    shares = {
+        cut: conditions(cut, nats=0.002, anchors=64, draws=2, seed=0)["reaches c(u)"] for cut in (0.5, 0.9)
+    }
+    assert shares[0.9] == 1.0
+    assert 0.1 < shares[0.5] < 0.9
 
 
 def test_impossible_settings_are_refused(tmp_path: Path) -> None:

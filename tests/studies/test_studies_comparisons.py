@@ -14,7 +14,7 @@ from nearfar.config.resolving import resolve
 from nearfar.core.schedules import Progress, at, parse_value
 from nearfar.errors import UserError
 from nearfar.modalities.image.views import pipelines
-from nearfar.studies import curricula, instance_discrimination, rings, run_study, thesis
+from nearfar.studies import critics, curricula, instance_discrimination, rings, run_study, thesis
 from nearfar.studies.comparison import Claim, Comparison, PaperColumn, make_result, verdict
 from nearfar.studies.frozen_features import LABEL_FREE, add_map_gains, pooling
 from nearfar.studies.images import ImageSetup, StudyArm
@@ -37,6 +37,9 @@ COMPARISONS = {
     "curricula": curricula.curricula(SETUP),
     "byol-target": thesis.byol_target(SETUP),
     "pooling": pooling(SETUP),
+    "temperature": instance_discrimination.temperature(SETUP),
+    "critics": critics.critics(SETUP),
+    "dim-weights": critics.dim_weights(SETUP),
 }
 
 
