@@ -1,4 +1,4 @@
-"""Spoken digits: CPC with three kinds of negatives, beside MFCC features (Liu 2022, sec. 2.2).
+"""Spoken digits: CPC with three kinds of negatives, beside MFCC features (Liu 2022, sec. 2).
 
     nearfar study speech train=data/fsdd_train.parquet test=data/fsdd_test.parquet
 
@@ -166,7 +166,5 @@ def _remarks(by_arm: Mapping[str, Sequence[Values]], test: str) -> tuple[str, ..
 
 
 STUDIES = (
-    Study(
-        "speech", "Liu 2022, sec. 2.2 on spoken digits: CPC with three kinds of negatives beside MFCC", run
-    ),
+    Study("speech", "Liu 2022, sec. 2 on spoken digits: CPC with three kinds of negatives beside MFCC", run),
 )

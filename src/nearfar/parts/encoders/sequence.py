@@ -1,4 +1,4 @@
-"""Predicting what comes next in a sequence, in the space of what it is encoded to (CPC, Liu 2022, sec. 2.2).
+"""Predicting what comes next in a sequence, in the space of what it is encoded to (CPC, Liu 2022, sec. 2).
 
     sound --strided convolutions--> z_t --GRU--> c_t          one frame t for every 160 samples
     f_k(z_{t+k}, c_t) = z_{t+k}^T W_k c_t                      Liu 2022, Eq. 28, one W_k for each step ahead

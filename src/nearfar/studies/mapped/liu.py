@@ -13,7 +13,7 @@ Eq. 13-20 | gradients of the likelihood and of the objective | tests/estimate/te
 Eq. 21 | the model with its constant | tests/estimate/test_estimate_density.py::test_zero_suits_a_model_that_can_normalise_itself_and_no_other | tested | erratum: printed ln(p0 + c), is ln p0 + c; `c = 0`
 Eq. 22-23 | as nu grows the gradient becomes maximum likelihood's | nearfar study nce-density | reproduced | 1,000 points, 5 repetitions: distance to maximum likelihood 0.063 at nu = 1, 0.010 at nu = 100; error of log Z 0.024 ± 0.016 and 0.002 ± 0.001 (docs/information.md)
 Eq. 24 | mutual information of x and context | tests/estimate/test_estimate_info.py::test_mutual_information_is_uncertainty_removed | tested | `mutual_information`
-Eq. 25-28 | InfoNCE, its best critic, the bilinear one for k steps ahead | tests/encoders/test_encoders_sequence.py::test_the_value_is_liu_2022_eq_25_for_every_frame_step_and_kind_of_negative | tested | every frame and step by loops over `negatives`; on spoken digits: Sec. 2.2
+Eq. 25-28 | InfoNCE, its best critic, the bilinear one for k steps ahead | tests/encoders/test_encoders_sequence.py::test_the_value_is_liu_2022_eq_25_for_every_frame_step_and_kind_of_negative | tested | every frame and step by loops over `negatives`; the note has no experiment, ours on spoken digits is `nearfar study speech` (96.8 ± 0.2 %, docs/studies.md)
 Eq. 29 | I is at least ln N minus the loss | docs/certificates.md | proved | "InfoNCE" under "The step all proofs share"; a search by gradient finds no counter-example (tests/bounds/test_bounds_search.py)
 Eq. 30-33 | the derivation of Eq. 29 | docs/certificates.md | proved | Eq. 31 needs N large and Eq. 32 a ratio above 1; the proof there needs neither
 Eq. 34 | the contrastive loss, end to end and of MoCo | tests/encoders/test_encoders_per_view.py::test_end_to_end_contrast_trains_both_networks | tested | `Eq. 34`, gradient into query and key network; with a queue in tests/core/test_core_method.py
@@ -23,5 +23,4 @@ Eq. 38-39 | matching a prior | tests/priors/test_priors_laws.py::test_discrimina
 Fig. 1 | end-to-end framework | nearfar recipes end-to-end | not possible here | a drawing: nothing to compute
 Fig. 2 | MoCo framework | nearfar recipes moco-v1 | not possible here | a drawing: nothing to compute
 Fig. 3-5 | Deep InfoMax's encoder, objectives and prior | nearfar recipes dim | not possible here | drawings: nothing to compute
-Sec. 2.2 | contrastive predictive coding of speech | nearfar study speech | reproduced | 2,700 spoken digits, 10 epochs, 2 seeds: 96.8 ± 0.2 % of digits, MFCC 85.0, an untrained network 50.0 ± 4.2 (docs/studies.md)
 """
