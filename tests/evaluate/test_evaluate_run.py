@@ -389,10 +389,10 @@ def test_mistakes_are_one_sentence(run: SmallRun) -> None:
     [
         (
             ["knm"],
-            r"--protocol was 'knm' \(did you mean knn\?\); expected knn, nn, nearest, linear, linear-sgd, mlp",
+            r"protocols was 'knm' \(did you mean knn\?\); expected knn, nn, nearest, linear, linear-sgd, mlp",
         ),
-        (["knn", "svm"], r"--protocol was 'svm'; expected knn, nn, nearest, linear, linear-sgd, mlp"),
-        ([], "--protocol was empty"),
+        (["knn", "svm"], r"protocols was 'svm'; expected knn, nn, nearest, linear, linear-sgd, mlp"),
+        ([], "protocols was empty"),
     ],
 )
 def test_unknown_protocols_are_named_before_any_work(run: SmallRun, protocols: list[str], words: str) -> None:

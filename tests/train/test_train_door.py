@@ -203,7 +203,7 @@ def test_labels_are_missed_before_the_batch_size(tmp_path: Path, capsys: pytest.
     np.savez(tmp_path / "bare.npz", images=IMAGES)
     words = ["train", str(tmp_path / "bare.npz"), "--out", str(tmp_path / "run"), "batch_size=256"]
     assert main(words) == 2
-    assert "training with labels (encoders=prototypes) needs some" in capsys.readouterr().err
+    assert "training with labels (encoders=prototypes) needs them" in capsys.readouterr().err
 
 
 def test_packed_images_are_trained_at_the_size_they_were_packed_for(

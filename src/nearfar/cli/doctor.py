@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from nearfar.cli.codes import DONE
-from nearfar.errors import UserError
+from nearfar.errors import UserError, counted
 from nearfar.system.extras import EXTRAS
 from nearfar.system.machine import (
     CORE,
@@ -91,7 +91,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     precision = "bf16" if facts["bf16"] else "fp32"
     lines += [
         f"{'packages':<9} {', '.join(f'{name} {at}' for name, at in packages.items() if at)}",
-        f"{'will use':<9} {facts['device']}, precision {precision}, {facts['threads']} threads, waiting "
+        f"{'will use':<9} {facts['device']}, precision {precision}, {counted(facts['threads'], 'threads')}, waiting "
         f"{_wait_policy(facts['waiting'])}",
     ]
     lines.append(f"{'layout':<9} {STRIDED_CONVOLUTION[facts['strided_convolution']]}")
