@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -178,3 +179,45 @@ def test_invalid_sizes_are_refused() -> None:
         Stream(images, views, 8, seed=0, workers=-1)
     with pytest.raises(UserError, match="batch_size is 0"):
         plain_batches(images, views, 0)
+
+
+class StandInStream:
+    """A CUDA stream that notes the order of events: there is no GPU here, so only the calls are checked."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, *_: object) -> None:
+        self.waits: list[int] = []
+        self.recorded = 0
+
+    def record_event(self) -> int:
+        self.recorded += 1
+        return self.recorded
+
+    def wait_event(self, event: int) -> None:
+        self.waits.append(event)
+
+
+def test_batches_for_a_gpu_are_made_on_a_stream_that_training_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every tensor comes from pinned memory, training waits for the event of each batch before it gets it, and no tensor's
+    memory is reused before training is done with it. The numbers are those without a GPU."""
+    training = StandInStream()
+    pinned: list[torch.Tensor] = []
+    used: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.cuda, "Stream", StandInStream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: training)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: used.append(tensor))
+    stream = Stream(numbered(20), views, 4, seed=0, workers=0, device=torch.device("cuda"))
+    plain = Stream(numbered(20), views, 4, seed=0, workers=0)
+    batches = stream.batches(0, 3)
+    for k, expected in enumerate(plain.batches(0, 3)):
+        batch = next(batches)
+        assert training.waits == list(range(1, k + 2))
+        assert torch.equal(batch.index, expected.index)
+        assert all(torch.equal(*pair) for pair in zip(batch.views, expected.views, strict=True))
+    batches.close()
+    assert len(pinned) == len(used) > 0

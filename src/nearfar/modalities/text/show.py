@@ -75,8 +75,8 @@ class _Tally:
         number = torch.arange(log_p.shape[1], device=log_p.device)
         higher_ranked = (log_p > true_log_p) | ((log_p == true_log_p) & (number < hidden[:, None]))
         rank = higher_ranked.sum(dim=1)
-        self.nats -= float(true_log_p.double().sum())
-        hits = torch.stack([rank < 1, rank < TOP, rank >= 0], dim=1).double()
+        self.nats -= float(true_log_p.cpu().double().sum())  # not every device has float64
+        hits = torch.stack([rank < 1, rank < TOP, rank >= 0], dim=1).cpu().double()
         sums = hits.new_zeros(int(block.max()) + 1, 3).index_add_(0, block.to(hits.device), hits)
         self.blocks.append(sums[sums[:, 2] > 0].cpu())
 
