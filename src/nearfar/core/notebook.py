@@ -39,13 +39,13 @@ def make_figure(titles: Sequence[str]) -> tuple[Any, list[Any]]:
     """A matplotlib figure with a panel for each title. Notebooks show it whatever their backend is."""
     from matplotlib.figure import Figure
 
-    class Plot(Figure):
+    class NotebookFigure(Figure):
         def _repr_png_(self) -> bytes:
             buffer = BytesIO()
             self.savefig(buffer, format="png")
             return buffer.getvalue()
 
-    figure = Plot(figsize=(3.2 * len(titles), 2.4), layout="constrained")
+    figure = NotebookFigure(figsize=(3.2 * len(titles), 2.4), layout="constrained")
     panels = list(figure.subplots(1, len(titles), squeeze=False)[0])
     for axes, title in zip(panels, titles, strict=True):
         axes.set_title(title)
