@@ -206,10 +206,15 @@ def test_batches_for_a_gpu_are_made_on_a_stream_that_training_waits_for(
     training = StandInStream()
     pinned: list[torch.Tensor] = []
     used: list[torch.Tensor] = []
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        pinned.append(tensor)
+        return tensor
+
     monkeypatch.setattr(torch.cuda, "Stream", StandInStream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: training)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: used.append(tensor))
     stream = Stream(numbered(20), views, 4, seed=0, workers=0, device=torch.device("cuda"))
     plain = Stream(numbered(20), views, 4, seed=0, workers=0)
