@@ -27,6 +27,7 @@ from nearfar.data.packed import MANIFEST, find_packed
 from nearfar.data.row_groups import SPARE
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
+from nearfar.system.files import machine_mark
 
 COUNT = 90
 
@@ -175,7 +176,7 @@ def test_pack_resumes_after_kill_9(tmp_path: Path, small_groups: None) -> None:
     child.wait()
     child.stdout.close()
     packed_content = content(out)
-    (out / f".shard-00099.parquet.{child.pid}-aa.writing").write_bytes(b"half a shard")
+    (out / f".shard-00099.parquet.{child.pid}-{machine_mark()}0123abcd.writing").write_bytes(b"half a shard")
     assert MANIFEST not in packed_content
     with pytest.raises(UserError, match=r"was begun with other data or settings .*seed: 0, now 1"):
         pack(spec, out, seed=1)

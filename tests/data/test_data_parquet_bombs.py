@@ -5,11 +5,6 @@ Pages say how long they are when they are encoded. Dictionaries, run lengths and
 """
 
 import io
-import json
-import os
-import resource
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,62 +16,15 @@ from PIL import Image
 
 from nearfar.data import pack
 from nearfar.system.parquet_reading import read_table_file
+from tests import limited
 
-MEMORY = 2 * 10**9  # bytes in use by a process, PyTorch included
-ADDRESSES = 6 * 10**9  # bytes it may reserve; allocators reserve more than they use
 MIB = 2**20
 REFUSED = "would decompress"
-# runs commands one after another in a process of limited memory
-RUNNER = """
-import io, json, sys
-from pathlib import Path
-from contextlib import redirect_stderr, redirect_stdout
-from nearfar.cli import main
-from nearfar.detect.read import from_parquet
-from nearfar.errors import UserError
-def run(words):
-    if words[0] != "scenes":
-        return main(words)
-    try:  # what `detect` reads, without the run that it needs
-        from_parquet(Path(words[1]))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-outcomes = []
-for words in json.loads(sys.argv[1]):
-    errors = io.StringIO()
-    with redirect_stderr(errors), redirect_stdout(io.StringIO()):
-        code = run(words)
-    outcomes.append([code, errors.getvalue()])
-peak = Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
-print(json.dumps([outcomes, 1024 * int(peak)]))
-"""
-
-pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read from /proc")
-
-
-def outcomes(commands: list[list[str]]) -> list[list[Any]]:
-    """[exit code, messages] of each command, in one process of limited memory."""
-    process = subprocess.run(
-        [sys.executable, "-c", RUNNER, json.dumps(commands)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (ADDRESSES, ADDRESSES)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr[-2000:]
-    result: list[list[Any]]
-    result, peak = json.loads(process.stdout.splitlines()[-1])
-    assert peak < MEMORY
-    return result
+pytestmark = limited.needs_proc
 
 
 def assert_refused(commands: list[list[str]]) -> None:
-    for words, (code, message) in zip(commands, outcomes(commands), strict=True):
-        assert code == 2, (words, message)
-        assert REFUSED in message, (words, message)
-        assert len(message.strip().splitlines()) == 1, (words, message)
+    limited.assert_refused(commands, REFUSED)
 
 
 def repeated(value: bytes | str, rows: int) -> pa.DictionaryArray:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import nearfar as nf
+from nearfar.system.files import machine_mark
 from tests.helpers import run_python
 
 # Exports `sys.argv[1]` over a copy of an earlier export in a child, again and again; child N is killed at its
@@ -149,7 +150,7 @@ def test_kill_at_any_file_operation_keeps_an_export(mode: str, runs: list[nf.Run
 def test_leftovers_of_dead_processes_are_removed_and_others_stay(runs: list[nf.Run], tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    dead, alive = f"{child.pid}-0123abcd", f"{os.getppid()}-0123abcd"
+    dead, alive = (f"{number}-{machine_mark()}0123abcd" for number in (child.pid, os.getppid()))
     removed = [f".out.{dead}.writing", f".out.{dead}.old"]
     unrelated = [
         f".out.{alive}.writing",

@@ -134,7 +134,7 @@ def _main(arguments: Sequence[str] | None) -> int:
             raise
         return _say(str(sentence), BAD_INPUT)
     except OSError as problem:
-        if problem.filename is None and problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if problem.errno is None:  # not of the system
             raise
         file = problem.filename or "a file, or standard output,"  # the error does not name the file
         # ENOENT: the folder itself may be gone, so nothing is promised

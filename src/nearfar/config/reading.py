@@ -9,7 +9,7 @@ import yaml
 from yaml.composer import ComposerError
 
 from nearfar.errors import UserError
-from nearfar.system.untrusted import read_text
+from nearfar.system.untrusted import MAX_SETTINGS_BYTES, read_text
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -103,7 +103,7 @@ def dump_yaml(content: Any) -> str:
 def load_file(path: Path) -> dict[str, Any]:
     """The mapping that a YAML file of `--config` holds."""
     try:
-        content = load_yaml(read_text(path))
+        content = load_yaml(read_text(path, MAX_SETTINGS_BYTES))
     except UnicodeDecodeError:
         raise UserError(f"--config {path} cannot be read: not text") from None
     except OSError as problem:

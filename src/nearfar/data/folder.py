@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from nearfar.modalities import MODALITIES
 from nearfar.modalities.files import file_bytes
 from nearfar.modalities.labels import Labels
 from nearfar.system.prefetch import prefetch
+from nearfar.system.untrusted import open_regular_file
 
 HIDDEN, OTHER_KIND = "hidden", "{} is data of another kind"
 _LONGEST_SUFFIX = 12  # characters
@@ -153,9 +153,7 @@ def stamp_of(paths: Sequence[str]) -> str | None:
 def _start(path: str) -> bytes:
     """The first bytes of a regular file; none of anything else, which is found out when it is read."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return b""
-        with open(path, "rb") as file:
+        with open_regular_file(path) as file:
             return file.read(_HEADER)
     except OSError:
         return b""

@@ -30,7 +30,7 @@ from nearfar.data.shards import (
 )
 from nearfar.errors import UserError
 from nearfar.modalities.dataset import Unusable
-from nearfar.system.files import as_path, is_writer_alive, write_atomic
+from nearfar.system.files import as_path, write_atomic
 from nearfar.system.prefetch import MAX_WORKERS, prefetch
 from nearfar.system.untrusted import read_json
 
@@ -200,9 +200,6 @@ def _prepare(out: Path, plan: Plan) -> bool:
             raise UserError(
                 f"--out {out} was begun with other data or settings ({'; '.join(changes)}); name a new folder"
             )
-        for leftover in out.glob(".*.writing"):
-            if not is_writer_alive(leftover.name):
-                leftover.unlink(missing_ok=True)
     except OSError as problem:
         raise UserError(f"--out {out} cannot be written: {problem.strerror}") from None
     return find_packed(str(out)) is not None

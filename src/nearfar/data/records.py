@@ -17,12 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nearfar.errors import UserError
-from nearfar.system.files import replace_file, write_atomic
+from nearfar.system.files import append_line, replace_file, write_atomic
 from nearfar.system.parquet_reading import read_table_file
-from nearfar.system.untrusted import arrow_path
+from nearfar.system.untrusted import arrow_path, read_text
 
 VERSION = b"2"
 CELL_BYTES = 64  # of a cell as a Python object
+MAX_QUARANTINE_BYTES = 2**27
 DIGEST_BYTES = 2**16  # of each end of a file, in its digest
 _TYPES = {"digest": pa.binary(), "facts": pa.list_(pa.int64()), "nbytes": pa.int64(), "reason": pa.string()}
 
@@ -128,8 +129,9 @@ def write_quarantine(file: Path, rows: Iterable[tuple[str, str]]) -> None:
 
 def append_quarantine(file: Path, path: str, reason: str) -> None:
     try:
-        with open(file, "a", encoding="utf-8", errors="backslashreplace") as lines:
-            csv.writer(lines, lineterminator="\n").writerow((path, reason))
+        line = io.StringIO()
+        csv.writer(line, lineterminator="").writerow((path, reason))
+        append_line(file, line.getvalue())
     except OSError as error:
         raise UserError(f"the quarantine list {str(file)!r} cannot be written: {error.strerror}.") from error
 
@@ -139,8 +141,8 @@ def read_quarantine(file: Path | None) -> dict[str, str]:
     if file is None:
         return {}
     try:
-        with open(file, encoding="utf-8", newline="") as lines:
-            return dict([(row[0], row[1]) for row in csv.reader(lines) if len(row) == 2][1:])
+        lines = io.StringIO(read_text(file, MAX_QUARANTINE_BYTES), newline="")
+        return dict([(row[0], row[1]) for row in csv.reader(lines) if len(row) == 2][1:])
     except (OSError, ValueError, csv.Error):
         return {}
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from nearfar.data.retry import NO_RANGES, RetryingFile, Unreachable, file_error_text, retry
 from nearfar.errors import UserError, error_reason
 from nearfar.system.files import replace_file
-from nearfar.system.untrusted import arrow_path, check_regular
+from nearfar.system.untrusted import arrow_path, check_regular, open_regular_file
 
 
 def is_url(spec: str) -> bool:
@@ -37,7 +37,7 @@ class RemoteFile:
 
     def open(self) -> BinaryIO:
         if self.system is None:
-            return open(self.path, "rb")
+            return open_regular_file(self.path)
         return RetryingFile(self.path, lambda: self.system.open(self.path, "rb"))  # type: ignore[return-value]
 
     def read_all(self) -> bytes:
@@ -47,7 +47,7 @@ class RemoteFile:
     def part(self, start: int, size: int) -> bytes:
         """`size` bytes from `start` on, or as many as there are."""
         if self.system is None:
-            with open(self.path, "rb") as file:
+            with open_regular_file(self.path) as file:
                 return os.pread(file.fileno(), size, start)
         if not size:
             return b""
@@ -88,7 +88,6 @@ class RemoteFile:
     def arrow_source(self) -> Any:
         """The file as Arrow opens it."""
         if self.system is None:
-            check_regular(self.path)
             return arrow_path(self.path)
         return self.open()
 

@@ -18,7 +18,7 @@ from nearfar.errors import UserError
 from nearfar.modalities.labels import Labels
 from nearfar.system.files import replace_file
 from nearfar.system.parquet_reading import read_table_file
-from nearfar.system.untrusted import arrow_path
+from nearfar.system.untrusted import arrow_path, open_regular_file
 
 _METADATA_KEY = b"nearfar"  # key of our own metadata in a footer
 _MAX_FACTS = 8
@@ -178,6 +178,6 @@ def write_index(file: Path, index: PackIndex) -> None:
 
 def shard_of(file: Path, rows: int) -> PackedFile:
     """A file as the manifest names it."""
-    with file.open("rb") as opened:
+    with open_regular_file(file) as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
     return PackedFile(file=file.name, rows=rows, bytes=file.stat().st_size, sha256=digest)

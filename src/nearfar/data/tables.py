@@ -1,7 +1,6 @@
 """Arrays in files: tables of numbers (CSV, and Parquet without a column of images or sound; a column `label`
 holds classes) and .npz."""
 
-import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from nearfar.modalities import MODALITIES
 from nearfar.modalities.base import Arrays
 from nearfar.modalities.labels import Labels, class_numbers, parse_names
 from nearfar.system.parquet_reading import read_table_file, text_labels
-from nearfar.system.untrusted import arrow_path, check_data_file, check_regular, column_names, npz_arrays
+from nearfar.system.untrusted import arrow_path, check_data_file, column_names, npz_arrays, zip_members
 
 SUFFIXES = (".csv",)
 LABEL = "label"
@@ -105,8 +104,6 @@ def npz(path: Path, name: str, keys: Iterable[str]) -> tuple[str, Arrays]:
 def npz_keys(path: Path) -> list[str]:
     """The names of the arrays, without reading them; none where the file is no such archive."""
     try:
-        check_regular(path)
-        with zipfile.ZipFile(path) as file:
-            return [name.removesuffix(".npy") for name in file.namelist()]
-    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
+        return [member.filename.removesuffix(".npy") for member in zip_members(path)]
+    except OSError:
         return []

@@ -10,19 +10,21 @@ import tarfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import BinaryIO
 
 import numpy as np
 
 from nearfar.data.folder import Entry, printable, reason_to_ignore, stamp_of
 from nearfar.data.remote import RemoteFile
 from nearfar.data.source import AbstractSource
-from nearfar.errors import UserError
+from nearfar.errors import UserError, error_reason
 from nearfar.modalities.dataset import Unusable
 from nearfar.modalities.files import MAX_BYTES
 from nearfar.modalities.labels import Labels, class_numbers
 
 SUFFIX, LABEL = ".tar", ".cls"
 _LONGEST_LABEL = 32
+MAX_HEADER_BYTES = 2**15  # of all headers of one member
 
 
 @dataclass(frozen=True)
@@ -108,15 +110,50 @@ class Tars(AbstractSource):
         return f"{without} of its {len(self._labels)} samples have no {LABEL} member"
 
 
+class _HeaderReader:
+    """A tar file as `tarfile` may read it: forward only, and a few headers for each member.
+
+    A negative size would lead back to an earlier header for ever. A long extended header takes quadratic
+    time, and so many in a row too much memory.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._position, self._end = file, 0, 0  # of what was read
+        self.remaining = MAX_HEADER_BYTES  # of the member that is read next
+
+    def read(self, size: int) -> bytes:
+        self.remaining -= size
+        if size < 0 or self.remaining < 0:
+            raise tarfile.ReadError(f"a header has more than {MAX_HEADER_BYTES:,} bytes")
+        data = self._file.read(size)
+        self._position += len(data)
+        self._end = max(self._end, self._position)
+        return data
+
+    def seek(self, position: int) -> None:
+        if position < self._end - 1:  # tarfile reads the last byte before a header again
+            raise tarfile.ReadError("a header has a negative size")
+        self._position = self._file.seek(position)
+
+    def tell(self) -> int:
+        return self._position
+
+
 def _members(file: RemoteFile) -> Iterator[_Member]:
     try:
-        with file.open() as opened, tarfile.open(fileobj=opened, mode="r:") as archive:
-            for member in archive:
+        with file.open() as opened:
+            headers = _HeaderReader(opened)
+            for member in tarfile.TarFile(fileobj=headers):  # type: ignore[arg-type]
+                headers.remaining = MAX_HEADER_BYTES
+                if member.size < 0:
+                    raise tarfile.ReadError("a header has a negative size")
+                if member.issparse():
+                    raise tarfile.ReadError(f"{printable(member.name)!r} is a sparse file")
                 if member.isreg() and not os.path.basename(member.name).startswith("."):
                     yield _Member(file, member.name, member.offset_data, member.size)
-    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+    except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, RecursionError) as error:
         raise UserError(
-            f"{file.path!r} cannot be read as a tar file: {error}; compressed ones must be unpacked first."
+            f"{file.path!r} cannot be read as a tar file: {error_reason(error)}; compressed ones must be unpacked first."
         ) from error
 
 

@@ -18,13 +18,16 @@ from jaxtyping import Bool
 from nearfar.detect.scenes import Scene
 from nearfar.errors import UserError
 from nearfar.modalities.dataset import Unusable
+from nearfar.modalities.files import file_bytes
 from nearfar.modalities.image.decode import decode
 from nearfar.system.extras import need
 from nearfar.system.parquet_reading import read_table_file
-from nearfar.system.untrusted import arrow_path, check_regular
+from nearfar.system.untrusted import arrow_path, check_memory, check_regular, read_text
 
 ScenesAndClasses = tuple[list[Scene], tuple[str, ...]]  # class names may be empty
 Objects = list[dict[str, Any]]  # of one picture, under the keys below
+MAX_ANNOTATION_BYTES = 2**30  # COCO's own have 0.4 GiB
+JSON_EXPANSION = 8  # bytes of Python objects for a byte of text
 _CELL_BYTES = 64  # of a cell as an object of Python
 _KEYS = {  # names used by data sets -> our names
     "bbox": "bbox",
@@ -63,7 +66,6 @@ def from_parquet(path: Path) -> ScenesAndClasses:
 
 
 def _table(file: Path) -> Any:
-    check_regular(file)
     names = pq.read_schema(arrow_path(file)).names
     columns = [name for name in ("image", "img", "objects") if name in names]
     return read_table_file(file, columns or names, _CELL_BYTES)
@@ -105,7 +107,8 @@ def _feature_names(metadata: Mapping[bytes, bytes]) -> tuple[str, ...]:
 
 def from_json(path: Path, images: Path) -> ScenesAndClasses:
     try:
-        annotations_file = json.loads(path.read_text(encoding="utf-8"))
+        check_memory(path, JSON_EXPANSION * check_regular(path))
+        annotations_file = json.loads(read_text(path, MAX_ANNOTATION_BYTES))
         pictures, annotations, categories = (
             annotations_file["images"],
             annotations_file["annotations"],
@@ -118,7 +121,9 @@ def from_json(path: Path, images: Path) -> ScenesAndClasses:
             by_image[one["image_id"]].append({**fields, "category": number[one["category_id"]]})
         files = {one["id"]: str(one["file_name"]) for one in pictures}
         names = tuple(str(one.get("name", one["id"])) for one in categories)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+    except OSError as problem:
+        raise UserError(f"{path} cannot be read: {problem.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise UserError(
             f"{path} cannot be read as COCO's JSON ({type(problem).__name__}: {problem})"
         ) from None
@@ -129,8 +134,8 @@ def from_json(path: Path, images: Path) -> ScenesAndClasses:
         if not (images / name).resolve().is_relative_to(images.resolve()):
             raise UserError(f"{location}, is outside {images}; name the folder of the pictures with --images")
         try:
-            raw = (images / name).read_bytes()
-        except (OSError, ValueError) as problem:
+            raw = file_bytes(str(images / name))
+        except (Unusable, ValueError) as problem:
             raise UserError(f"{location}, cannot be used: {problem}") from None
         decoded.append((location, _pixels(raw, location)))
     return _scenes(decoded, [by_image[key] for key in files], names, str(path))

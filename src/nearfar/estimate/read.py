@@ -1,5 +1,6 @@
 """Reads samples from .npy, .npz, .csv and .parquet files."""
 
+import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,10 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from nearfar.errors import UserError
+from nearfar.errors import UserError, error_reason
 from nearfar.estimate.columns import arrow_cells, as_columns, is_empty
 from nearfar.system.extras import need
-from nearfar.system.untrusted import arrow_path, check_npz, check_regular
+from nearfar.system.untrusted import (
+    MAX_TEXT_BYTES,
+    arrow_path,
+    check_memory,
+    check_regular,
+    check_zip,
+    open_regular_file,
+)
 
 # columns, and the line of the first row in a text file (None if it is unknown)
 Contents = tuple[dict[str, Any], int | None]
@@ -121,19 +129,20 @@ def _read_file(spec: str) -> tuple[FileColumns, int | None]:
     except UserError:
         raise
     except Exception as error:  # a damaged file can fail in any way its reader knows
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{file} cannot be read as {file.suffix}: {reason}") from error
+        raise UserError(f"{file} cannot be read as {file.suffix}: {error_reason(error)}") from error
 
 
 def _read_npy(file: Path, selection: list[str]) -> Contents:
     if selection:
         raise UserError(f"{file} holds one array without a name; leave out :{','.join(selection)}")
-    return {"": np.load(file, allow_pickle=False)}, None
+    with open_regular_file(file) as opened:
+        check_memory(file, os.fstat(opened.fileno()).st_size)
+        return {"": np.load(opened, allow_pickle=False)}, None
 
 
 def _read_npz(file: Path, selection: list[str]) -> Contents:
-    check_npz(file)
-    with np.load(file, allow_pickle=False) as arrays:
+    check_zip(file, selection)
+    with open_regular_file(file) as opened, np.load(opened, allow_pickle=False) as arrays:
         names = list(arrays)
         if not selection and len(names) != 1:
             raise UserError(f"{file} holds {', '.join(names)}; say which, for instance {file}:{names[0]}")
@@ -142,8 +151,8 @@ def _read_npz(file: Path, selection: list[str]) -> Contents:
 
 def _read_csv(file: Path, selection: list[str]) -> Contents:
     csv = need("pyarrow.csv")
-    with file.open(encoding="utf-8") as lines:
-        first = lines.readline().strip().split(",")
+    with open_regular_file(file) as lines:
+        first = lines.readline(MAX_TEXT_BYTES).decode("utf-8").strip().split(",")
     headless = all(_is_number(cell) for cell in first)
     options = csv.ReadOptions(autogenerate_column_names=headless)
     try:
@@ -158,7 +167,7 @@ def _read_csv(file: Path, selection: list[str]) -> Contents:
         ) from None
     first_line = 1 if headless else 2
     # with empty lines or cells of several lines, rows are not lines and the line of a row is unknown
-    with file.open("rb") as lines:
+    with open_regular_file(file) as lines:
         rows_are_lines = sum(1 for _ in lines) == table.num_rows + first_line - 1
     return _table_columns(file, table, selection), first_line if rows_are_lines else None
 

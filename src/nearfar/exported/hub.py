@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from nearfar.config.resolving import check
@@ -22,9 +21,10 @@ from nearfar.exported.write import CONFIG, WEIGHTS, is_export
 from nearfar.modalities import MODALITIES
 from nearfar.parts.encoders.portable import keys_of_body
 from nearfar.run.trained import backbone_of, fresh_method
+from nearfar.run.weights import load_tensors
 from nearfar.system.extras import need
 from nearfar.system.files import recover_folder
-from nearfar.system.untrusted import check_regular, read_json
+from nearfar.system.untrusted import open_regular_file, read_json
 
 _hub = need("huggingface_hub")
 # bytes that a network may have beyond twice its weights file: buffers that are not saved
@@ -99,8 +99,8 @@ def open_export(folder: Path, backbone: nn.Module | None = None) -> Encoder:
 
 def _open_checked(folder: Path, config: dict[str, Any], file: Path, backbone: nn.Module | None) -> Encoder:
     try:
-        size = check_regular(file)
-        with open(file, "rb") as opened:
+        with open_regular_file(file) as opened:
+            size = os.fstat(opened.fileno()).st_size
             digest = (
                 hashlib.file_digest(opened, "sha256").hexdigest()
                 if size == config["weights"]["bytes"]
@@ -110,7 +110,7 @@ def _open_checked(folder: Path, config: dict[str, Any], file: Path, backbone: nn
         raise UserError(f"{file} cannot be read: {problem.strerror or problem}") from None
     if digest != config["weights"]["sha256"]:
         raise UserError(f"{file} is damaged: its size or SHA-256 differs from {CONFIG}; export again")
-    weights = load_file(file)
+    weights = load_tensors(file)
     if backbone is None and config["architecture"]["library"] == "own":
         raise UserError(
             f"{folder} contains the weights of a custom network ({config['architecture']['name']}); pass it: "

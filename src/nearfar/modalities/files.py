@@ -1,7 +1,6 @@
 """Files that several modalities read: one encoded instance, or columns of a Parquet or CSV table."""
 
 import os
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from nearfar.errors import UserError
 from nearfar.modalities.dataset import Unusable
 from nearfar.system.extras import need
 from nearfar.system.parquet_reading import read_table_file
-from nearfar.system.untrusted import arrow_path, column_names
+from nearfar.system.untrusted import arrow_path, column_names, read_bytes
 
 MAX_BYTES = 400_000_000  # of one file: what an uncompressed picture of the largest size may take, twice
 CELL_BYTES = 64  # of a cell as a Python object
@@ -35,15 +34,9 @@ def read_table(path: Path, spec: str, names: set[str] | None) -> dict[str, list[
 def file_bytes(path: str) -> bytes:
     """A regular file's bytes; anything else (a pipe would block for ever) is unusable."""
     try:
-        status = os.stat(path)
-        if stat.S_ISDIR(status.st_mode):
+        if os.path.isdir(path):
             # a folder counts as a file only when it could not be listed; the error has the reason
             os.listdir(path)
-        if not stat.S_ISREG(status.st_mode):
-            raise Unusable("unreadable: not a regular file")
-        if status.st_size > MAX_BYTES:
-            raise Unusable(f"too large: {status.st_size:,} bytes; the limit is {MAX_BYTES:,}")
-        with open(path, "rb") as file:
-            return file.read()
+        return read_bytes(path, MAX_BYTES)
     except OSError as error:
         raise Unusable(f"unreadable: {error.strerror}") from error

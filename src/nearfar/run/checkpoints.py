@@ -35,9 +35,12 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from nearfar.errors import UserError
+from nearfar.run.weights import load_tensors
 from nearfar.system.files import sync_folder, write_new
+from nearfar.system.untrusted import check_memory, open_regular_file, read_bytes, read_text
 
 FORMAT = 1
+MAX_MANIFEST_BYTES = 2**16
 STATE, FACTS, MANIFEST = "state.safetensors", "facts.json", "manifest.json"
 _NAME = re.compile(r"step-(\d{8,})(?:\.([1-9]\d*))?")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -106,6 +109,12 @@ def not_finite(tensors: Mapping[str, Tensor], unbounded: Collection[str] = ()) -
 
 def valid(path: Path) -> bool:
     return check(path) is None
+
+
+def damage(folder: Path) -> str:
+    """Why the newest checkpoint is not valid, in parentheses; empty if there is none."""
+    newest_named = next(iter(_checkpoints(folder)), None)
+    return "" if newest_named is None else f" ({newest_named.name}: {check(newest_named)})"
 
 
 def last_named(folder: Path) -> int:
@@ -221,10 +230,12 @@ def _sha256(data: bytes) -> str:
 
 
 def _parsed(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    files = _verified(path)
     try:
-        tensors = safetensors.torch.load(files[STATE])
-        facts = json.loads(files[FACTS])
+        _verify(path)
+        tensors = load_tensors(path / STATE)
+        facts = json.loads(read_text(path / FACTS))
+    except OSError as error:
+        raise _Damaged(f"it cannot be read ({error.strerror or error})") from error
     # Anyone can write a manifest whose hashes match: that the files are what their names say is another
     # check.
     except (SafetensorError, ValueError, RecursionError, KeyError) as error:
@@ -234,18 +245,19 @@ def _parsed(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, facts
 
 
-def _verified(path: Path) -> dict[str, bytes]:
-    """The files' bytes, read once: what was hashed is what will be parsed."""
-    try:
-        _expect_files(path)
-        promised = _manifest(path)
-        files = {name: (path / name).read_bytes() for name in (STATE, FACTS)}
-    except OSError as error:
-        raise _Damaged(f"it cannot be read ({error.strerror or error})") from error
-    for name, data in files.items():
-        if promised[name] != {"sha256": _sha256(data), "size": len(data)}:
+def _verify(path: Path) -> None:
+    """Compares size and SHA-256 of both files with the manifest, the size first. Nothing changes a
+    checkpoint once it has its name, so what is hashed here is what will be parsed."""
+    _expect_files(path)
+    promised = _manifest(path)
+    for name in (STATE, FACTS):
+        with open_regular_file(path / name) as file:
+            size = os.fstat(file.fileno()).st_size
+            check_memory(path / name, size)
+            same_size = isinstance(promised[name], dict) and promised[name].get("size") == size
+            digest = hashlib.file_digest(file, "sha256").hexdigest() if same_size else ""
+        if promised[name] != {"sha256": digest, "size": size}:
             raise _Damaged(f"the bytes of {name} are not those its manifest names")
-    return files
 
 
 def _expect_files(path: Path) -> None:
@@ -260,7 +272,7 @@ def _expect_files(path: Path) -> None:
 
 def _manifest(path: Path) -> dict[str, Any]:
     """What a sound manifest says of each file."""
-    data = (path / MANIFEST).read_bytes()
+    data = read_bytes(path / MANIFEST, MAX_MANIFEST_BYTES)
     try:
         manifest = json.loads(data)
         body = manifest["body"]

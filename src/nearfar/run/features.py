@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64, Shaped
 from safetensors import SafetensorError
-from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
 from torch import Tensor, nn
 
@@ -21,6 +20,7 @@ from nearfar.errors import NotFinite
 from nearfar.modalities import DataSet, Instances
 from nearfar.modalities.base import MakeViews
 from nearfar.modalities.showing import plain_views
+from nearfar.run.weights import load_tensors
 from nearfar.system.files import write_atomic
 
 
@@ -175,7 +175,7 @@ def cached_features(
 
 def _read_cached(path: Path) -> Tensor | None:
     try:
-        tensors = tensors_of(path.read_bytes())
+        tensors = load_tensors(path)
     except (OSError, SafetensorError, ValueError, KeyError):
         return None
     if tensors.keys() != {"features", "digest"}:

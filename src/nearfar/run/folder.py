@@ -28,7 +28,7 @@ from nearfar.modalities import DataSet
 from nearfar.modalities.dataset import ignored_files
 from nearfar.system.files import write_atomic
 from nearfar.system.lock import open_lock, try_lock
-from nearfar.system.untrusted import read_json, read_text
+from nearfar.system.untrusted import MAX_SETTINGS_BYTES, read_json, read_text
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,10 @@ class RunFolder:
         """The settings in config.yaml as plain numbers, words and mappings, as they stand; for
         comparisons."""
         try:
-            stored = load_yaml(read_text(self.config))
-        except (OSError, ValueError, yaml.YAMLError):
+            stored = load_yaml(read_text(self.config, MAX_SETTINGS_BYTES))
+        except OSError as problem:
+            raise UserError(f"{self.config} cannot be read as settings: {problem.strerror}") from None
+        except (ValueError, yaml.YAMLError):
             raise UserError(f"{self.config} cannot be read as settings") from None
         keys = ("recipe", "data", *CHOICES)
         if not isinstance(stored, dict) or not all(key in stored for key in keys):

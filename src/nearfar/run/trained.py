@@ -141,7 +141,10 @@ class Run:
         """The newest valid checkpoint."""
         newest = checkpoints.load_newest(self.folder.checkpoints)
         if newest is None:
-            raise UserError(f"{self.path}/ckpt holds no valid checkpoint; run the pretrain command again")
+            damage = checkpoints.damage(self.folder.checkpoints)
+            raise UserError(
+                f"{self.path}/ckpt holds no valid checkpoint{damage}; run the pretrain command again"
+            )
         return facts.checked(newest)
 
     @property

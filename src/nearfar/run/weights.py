@@ -10,19 +10,32 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from nearfar.errors import UserError
-from nearfar.system.untrusted import check_regular
+from nearfar.system.untrusted import check_memory, check_regular, check_zip, open_regular_file
 
 # prefixes of names in other people's files, and ours before the names of timm
 PREFIXES = ("", "net.", "module.", "model.", "backbone.", "encoder.", "module.encoder_q.")
 
 
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, which is mapped while they are copied.
+
+    Raises OSError for anything but a regular file that fits the memory, SafetensorError for other content.
+    """
+    check_memory(path, check_regular(path))
+    return {name: tensor.clone() for name, tensor in load_file(path).items()}
+
+
 def read_weights(path: Path, key: str = "init") -> dict[str, Tensor]:
     """The tensors of a file by name; code in a pickle is never run."""
-    check_regular(path)
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+            return load_tensors(path)
+        check_zip(path)
+        check_memory(path, check_regular(path))
+        with open_regular_file(path) as file:
+            loaded = torch.load(file, map_location="cpu", weights_only=True)
+    except OSError as problem:
+        raise UserError(f"{key} was {path}, which cannot be read: {problem.strerror or problem}") from None
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError):
         raise UserError(
             f"{key} was {path}, which is not a weights file; expected tensors by name, as .safetensors "

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nearfar.errors import Stopped, UserError
-from nearfar.system.files import check_folder, write_atomic
+from nearfar.system.files import append_line, check_folder, write_atomic
 from nearfar.system.lock import open_lock, try_lock
 from nearfar.system.signals import exit_with_parent
 from nearfar.system.untrusted import read_json
@@ -158,11 +158,10 @@ class CellStore:
         )
 
     def log(self, event: str, cell: str) -> None:
-        """Appends a line to log.jsonl in one write, so lines of several processes do not mix."""
+        """Appends a line to log.jsonl."""
         time_text = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
         row = {"time": time_text, "process": os.getpid(), "event": event, "cell": cell}
-        with (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        append_line(self.path / "log.jsonl", json.dumps(row))
 
     @contextmanager
     def claim(self, name: str) -> Iterator[bool]:

@@ -5,17 +5,22 @@ After a kill or on a full disk there is the old file or the new one, never a par
 
 import ctypes
 import errno
+import functools
+import hashlib
 import os
+import platform
 import re
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from nearfar.errors import UserError
+from nearfar.system.untrusted import open_regular_file
 
 
 @contextmanager
@@ -32,10 +37,14 @@ def replace_file(path: Path) -> Iterator[Path]:
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+        sync_folder(path.parent)
+    except BaseException as problem:
         temporary.unlink(missing_ok=True)
+        if isinstance(problem, OSError) and problem.filename in (None, os.fspath(temporary)):
+            problem.filename = os.fspath(path)  # a failed fsync names no file
         raise
-    sync_folder(path.parent)
+    finally:
+        _ACTIVE.discard(temporary.name)
 
 
 def as_path(key: str, value: Any) -> Path:
@@ -53,7 +62,7 @@ def check_output(
         if path.exists() and source.exists() and path.samefile(source):
             raise UserError(f"{option} was {path}, which is also an input; choose another name")
     if begins and path.is_file():
-        with path.open("rb") as file:
+        with open_regular_file(path) as file:
             start = file.read(len(begins))
         if start and start.lower() != begins:
             raise UserError(f"{option} was {path}, a file of another kind; choose another name")
@@ -85,24 +94,83 @@ def write_new(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def append_line(path: Path, line: str) -> None:
+    """Appends a line in one write, so lines of several processes do not mix. The folder may be untrusted:
+    links are not followed, pipes do not block."""
+    with open_own(path, os.O_WRONLY | os.O_APPEND) as file:
+        file.write(line.encode("utf-8", "backslashreplace") + b"\n")
+
+
+def open_own(path: Path, flags: int) -> BinaryIO:
+    """Opens or creates a file to write in place. Links are not followed, pipes do not block, and nothing is
+    truncated."""
+    for flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
+        flags |= getattr(os, flag, 0)
+    descriptor = os.open(path, flags | os.O_CREAT, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, f"{path.name} in it is not a regular file", os.fspath(path))
+    return os.fdopen(descriptor, "ab" if flags & os.O_APPEND else "rb+", buffering=0)
+
+
+# temporary names that this process uses now, and the folders where it has removed those of dead processes
+_ACTIVE: set[str] = set()
+_SWEPT: set[str] = set()
+_TEMPORARY = re.compile(r"\..+\.(?P<process>\d+)-(?P<machine>[0-9a-f]{4})[0-9a-f]{8}\.(writing|old)")
+MAX_FOREIGN_AGE = 86400  # seconds after which a temporary file of another machine counts as left over
+
+
 def temporary_name(path: Path, suffix: str = "writing") -> Path:
-    """Returns a new hidden name beside `path` that contains the process number."""
-    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.{suffix}")
+    """Returns a new hidden name beside `path` that contains the process number. The first in a folder
+    removes the temporary files and folders that dead processes left there."""
+    folder = os.path.abspath(path.parent)
+    if folder not in _SWEPT:
+        _SWEPT.add(folder)
+        with suppress(OSError):
+            for entry in Path(folder).iterdir():
+                if entry.name.endswith(".writing") and not is_writer_alive(entry):
+                    _remove(entry)
+    name = f".{path.name}.{os.getpid()}-{machine_mark()}{secrets.token_hex(4)}.{suffix}"
+    _ACTIVE.add(name)
+    return path.with_name(name)
 
 
-def is_writer_alive(name: str) -> bool:
-    """Returns whether the process named in a temporary name may still be writing. This process itself is
-    not."""
-    if os.name == "nt":  # signal 0 would interrupt the process
-        return True
+@functools.cache
+def machine_mark() -> str:
+    """Returns four hexadecimal digits for the host and its table of processes (a container has its own)."""
     try:
-        number = int(name.rpartition(".")[0].rpartition(".")[2].partition("-")[0])
+        processes = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        processes = 0
+    return hashlib.sha256(f"{platform.node()} {processes}".encode()).hexdigest()[:4]
+
+
+def is_writer_alive(path: Path) -> bool:
+    """Returns whether the process in a temporary name may still be writing; True for any other name."""
+    match = _TEMPORARY.fullmatch(path.name)
+    if match is None or os.name == "nt":  # signal 0 would interrupt the process
+        return True
+    if match["machine"] != machine_mark():
+        with suppress(OSError):
+            return time.time() - path.lstat().st_mtime < MAX_FOREIGN_AGE
+    number = int(match["process"])
+    if number == os.getpid():  # an earlier process may have had the number
+        return path.name in _ACTIVE
+    try:
         os.kill(number, 0)
-    except (ValueError, OverflowError, ProcessLookupError):
+    except (OverflowError, ProcessLookupError):
         return False
     except PermissionError:
         return True
-    return number != os.getpid()
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
 
 
 def replace_folder(temporary: Path, path: Path) -> None:
@@ -133,13 +201,12 @@ def recover_folder(path: Path) -> None:
     processes."""
     if not path.parent.is_dir():
         return
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{8}}\.(writing|old)")
     leftovers = [
         folder
         for folder in path.parent.iterdir()
-        if pattern.fullmatch(folder.name)
+        if folder.name.startswith(f".{path.name}.")
         and stat.S_ISDIR(folder.lstat().st_mode)
-        and not is_writer_alive(folder.name)
+        and not is_writer_alive(folder)
     ]
     complete = [folder for folder in leftovers if folder.name.endswith(".old")]
     if complete and not os.path.lexists(path):

@@ -5,6 +5,7 @@ the memory. So the kind and size of a file are checked before it is read or deco
 """
 
 import errno
+import io
 import json
 import os
 import stat
@@ -12,13 +13,18 @@ import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from nearfar.errors import UserError
+from nearfar.system.machine import memory_available
 
-MAX_TEXT_BYTES = 2**26  # settings and results
+MAX_TEXT_BYTES = 2**26  # results and tables
+MAX_SETTINGS_BYTES = 2**20  # a parser of YAML takes seconds for a mebibyte
 MAX_JSON_DEPTH = 32
+MAX_JSON_CONTAINERS = 2**20  # an empty one is two bytes of text and 64 of memory
+NOT_REGULAR = "is a pipe, a socket or a device, not a regular file"
 # above UNCHECKED_BYTES, the decompressed size may be at most MAX_RATIO times the compressed one: images,
 # sound and
 # numbers never exceed that, a file of zeros does
@@ -31,8 +37,43 @@ def check_regular(path: str | os.PathLike[str]) -> int:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "is a pipe, a socket or a device, not a regular file", os.fspath(path))
+        raise OSError(errno.EINVAL, NOT_REGULAR, os.fspath(path))
     return status.st_size
+
+
+def open_regular_file(path: str | os.PathLike[str], max_bytes: int | None = None) -> io.BufferedReader:
+    """Opens a regular file to read bytes. Everything that a user or a stored file names is opened here.
+
+    Raises OSError for anything else, without waiting for it, and for more than `max_bytes`.
+    """
+    check_regular(path)  # opening a device may have an effect
+    file = os.fdopen(
+        os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb"
+    )
+    try:
+        status = os.fstat(file.fileno())  # another file may have taken the name since
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, NOT_REGULAR, os.fspath(path))
+        if max_bytes is not None and status.st_size > max_bytes:
+            reason = f"{status.st_size:,} bytes; at most {max_bytes:,} are allowed"
+            raise OSError(errno.EFBIG, reason, os.fspath(path))
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytes:
+    """Reads a regular file. Raises OSError if it is larger than `max_bytes`."""
+    with open_regular_file(path, max_bytes) as file:
+        return file.read(os.fstat(file.fileno()).st_size)
+
+
+def check_memory(path: str | os.PathLike[str], needed: int) -> None:
+    """Raises OSError if reading a file needs more bytes than are free; holes of a sparse file become real."""
+    available = memory_available()
+    if available is not None and needed > available:
+        raise OSError(errno.EFBIG, f"{needed:,} bytes; {available:,} of memory are free", os.fspath(path))
 
 
 def check_data_file(path: str | os.PathLike[str], spec: str) -> None:
@@ -45,7 +86,9 @@ def check_data_file(path: str | os.PathLike[str], spec: str) -> None:
 
 def arrow_path(path: str | os.PathLike[str]) -> str:
     """Returns an absolute path for Arrow, so that it is not parsed as a URL. Raises OSError if it is not
-    UTF-8."""
+    UTF-8, or exists and is no regular file."""
+    with suppress(FileNotFoundError):  # to be written
+        check_regular(path)
     try:
         os.fspath(path).encode()
     except UnicodeEncodeError:
@@ -69,16 +112,16 @@ def column_names(table: Any, spec: str) -> list[str]:
 def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_TEXT_BYTES) -> str:
     """Reads a regular UTF-8 file. Raises OSError if it is larger than `max_bytes`, ValueError if it is not
     UTF-8."""
-    size = check_regular(path)
-    if size > max_bytes:
-        raise OSError(errno.EFBIG, f"{size:,} bytes; at most {max_bytes:,} are allowed", os.fspath(path))
-    return Path(path).read_text(encoding="utf-8")
+    return read_bytes(path, max_bytes).decode("utf-8")
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
     """Returns the content of a JSON file; None if it is unreadable, too long or nested too deeply."""
     try:
-        loaded = json.loads(read_text(path))
+        text = read_text(path)
+        if text.count("[") + text.count("{") > MAX_JSON_CONTAINERS:
+            return None
+        loaded = json.loads(text)
     except (OSError, ValueError, RecursionError):
         return None
     level = [loaded]
@@ -106,17 +149,23 @@ def check_unpacked(path: str | os.PathLike[str], packed: int, unpacked: int) -> 
         )
 
 
-def check_npz(path: str | os.PathLike[str]) -> None:
-    """Raises UserError for a zip bomb, by the sizes in its directory. Files that are not zip archives
-    pass."""
-    check_regular(path)
+def zip_members(path: str | os.PathLike[str]) -> list[zipfile.ZipInfo]:
+    """Returns the directory of a zip archive; empty if the file is none."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
+        with open_regular_file(path) as file, zipfile.ZipFile(file) as archive:
+            return archive.infolist()
     except (zipfile.BadZipFile, ValueError, NotImplementedError):
-        return
+        return []
+
+
+def check_zip(path: str | os.PathLike[str], keys: Collection[str] = ()) -> None:
+    """Raises UserError for a zip bomb, by the sizes in its directory, and OSError if the arrays `keys` (or
+    all) do not fit the memory. Files that are not zip archives pass."""
+    members = zip_members(path)
     for member in members:
         check_unpacked(path, member.compress_size, member.file_size)
+    chosen = [one for one in members if not keys or one.filename.removesuffix(".npy") in keys]
+    check_memory(path, sum(member.file_size for member in chosen))
 
 
 def npz_arrays(path: Path, keys: Collection[str]) -> tuple[dict[str, Any], list[str]]:
@@ -125,9 +174,9 @@ def npz_arrays(path: Path, keys: Collection[str]) -> tuple[dict[str, Any], list[
     import numpy as np
 
     try:
-        check_npz(path)
+        check_zip(path, keys)
         # a malformed header makes numpy warn
-        with warnings.catch_warnings(), open(path, "rb") as opened:
+        with warnings.catch_warnings(), open_regular_file(path) as opened:
             warnings.simplefilter("ignore")
             file = np.load(opened, allow_pickle=False)
             if isinstance(file, np.ndarray):

@@ -9,8 +9,8 @@ import io
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from importlib.util import find_spec
 from typing import Any
 
@@ -76,17 +76,23 @@ class JsonLines(Logger):
         self._file = self._path.open("a", encoding="utf-8")
 
     def log(self, row: dict[str, Any]) -> None:
-        try:
+        with self._named():
             self._file.write(json.dumps(row) + "\n")
             self._file.flush()
-        except OSError as problem:
-            raise UserError(
-                f"{self._path} cannot be written ({problem.strerror}); free some space, then run the same "
-                "command again"
-            ) from None
 
     def flush(self) -> None:
-        os.fsync(self._file.fileno())
+        with self._named():
+            os.fsync(self._file.fileno())
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as problem:
+            raise UserError(
+                f"{self._path} cannot be written ({problem.strerror}); free some space or repair the disk, "
+                "then run the same command again"
+            ) from None
 
     def close(self) -> None:
         with suppress(OSError):
@@ -102,7 +108,7 @@ class TensorBoard(Logger):
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer: Any = None
-        with suppress(UnicodeEncodeError):  # it takes UTF-8 paths only
+        with suppress(UnicodeEncodeError, OSError):  # it takes UTF-8 paths only; the disk may be read-only
             self._writer = SummaryWriter(str(folder.path / "tb"), purge_step=step + 1)
         # its thread fails on a full disk; the error is raised again by the next call here
         self._previous_hook = threading.excepthook

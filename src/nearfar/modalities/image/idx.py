@@ -14,6 +14,7 @@ import re
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
@@ -21,7 +22,7 @@ from jaxtyping import UInt8
 from nearfar.errors import UserError, error_reason
 from nearfar.modalities.base import Arrays
 from nearfar.modalities.labels import Labels, class_numbers
-from nearfar.system.untrusted import check_regular, check_unpacked
+from nearfar.system.untrusted import check_memory, check_unpacked, open_regular_file
 
 _IMAGES = re.compile(r"(.*?)images([-.])idx3-ubyte(\.gz)?", re.IGNORECASE)
 _SPLITS = {
@@ -89,9 +90,9 @@ def _bytes_of(path: Path, axes: int) -> UInt8[np.ndarray, "..."]:
     """The array of an idx file: two zero bytes, the type, the number of axes, their lengths (big-endian), the
     values."""
     try:
-        packed = check_regular(path)
-        opener = gzip.open if path.suffix.lower() == ".gz" else open
-        with opener(path, "rb") as file:
+        with open_regular_file(path) as opened:
+            packed = os.fstat(opened.fileno()).st_size
+            file: Any = gzip.GzipFile(fileobj=opened) if path.suffix.lower() == ".gz" else opened
             start = file.read(4)
             if start != bytes((0, 0, _UBYTE, axes)):
                 raise UserError(
@@ -104,6 +105,7 @@ def _bytes_of(path: Path, axes: int) -> UInt8[np.ndarray, "..."]:
             shape = struct.unpack(f">{axes}I", lengths)
             size = math.prod(shape)
             check_unpacked(path, packed, size)
+            check_memory(path, size)
             data = file.read(size + 1)  # one more byte, to see whether there are more
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{str(path)!r} cannot be read as idx: {error_reason(error)}.") from error

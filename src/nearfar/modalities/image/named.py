@@ -9,9 +9,11 @@ import numpy as np
 
 from nearfar.errors import UserError
 from nearfar.modalities.base import Arrays, NamedData
+from nearfar.modalities.files import MAX_BYTES
 from nearfar.modalities.image.idx import images_of, is_images, read_idx
 from nearfar.modalities.labels import class_numbers
 from nearfar.system.extras import need
+from nearfar.system.untrusted import read_bytes
 
 CIFAR10_CLASSES = "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"
 
@@ -60,7 +62,10 @@ def cifar10_binary(files: Sequence[Path], name: str) -> Arrays:
     """CIFAR-10's binary version: records of one label byte and 3 × 32 × 32 pixel bytes."""
     records, paths = [], []
     for file in files:
-        data = np.frombuffer(file.read_bytes(), dtype=np.uint8)
+        try:
+            data = np.frombuffer(read_bytes(file, MAX_BYTES), dtype=np.uint8)
+        except OSError as problem:
+            raise UserError(f"{str(file)!r} cannot be read: {problem.strerror}.") from None
         if len(data) == 0 or len(data) % 3073:
             raise UserError(
                 f"{str(file)!r} has {len(data)} bytes; a CIFAR-10 binary file has a multiple of 3073."
