@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 from nearfar.data import open_data, pack
-from nearfar.data.tars import MAX_HEADER_BYTES
 from tests import limited
 
 pytestmark = limited.needs_proc
@@ -84,7 +83,7 @@ def test_hostile_tars_are_refused(tmp_path: Path) -> None:
 def test_long_names_are_read_in_every_format(form: int, tmp_path: Path) -> None:
     names = [f"{'folder' * 10}/{'n' * 90}{number}.png" for number in range(4)]
     if form != tarfile.USTAR_FORMAT:
-        names.append(f"{'folder/' * (MAX_HEADER_BYTES // 16)}x.png")
+        names.append(f"{'folder/' * 1000}x.png")
     with tarfile.open(tmp_path / "a.tar", "w", format=form) as archive:
         for name in names:
             info = tarfile.TarInfo(name)

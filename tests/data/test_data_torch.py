@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
@@ -118,3 +119,33 @@ def test_item_that_raises_is_quarantined() -> None:
     assert list(opened.quarantine) == [("Items/item 7", "the data set raised OSError: truncated file")]
     with pytest.raises(UserError, match="the data set raised OSError: truncated file"):
         open_data(Items(make), max_bad_share=0.0)
+
+
+NUMBERS = np.random.default_rng(1).normal(size=(20, 3)).astype(np.float32)
+
+
+def frame(library: str) -> Any:
+    columns = {**{f"x{place}": NUMBERS[:, place] for place in range(3)}, "label": LABELS}
+    if library == "pyarrow":
+        return pa.table(columns)
+    made = pytest.importorskip(library).DataFrame(columns)
+    return made.set_index(made.index * 7 % 20) if library == "pandas" else made
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_frames_of_numbers_are_vectors(library: str, tmp_path: Path) -> None:
+    """The same as the file with the same columns, whatever index pandas adds."""
+    opened = open_data(frame(library))
+    np.testing.assert_array_equal(opened.load(np.arange(20)).data, NUMBERS)
+    assert opened.labels.tolist() == LABELS.tolist()
+    assert open_data(frame(library), label_column="label").classes == opened.classes
+    config = {"epochs": 1, "batch_size": 10, "workers": 0, "held_out": 0.0}
+    run = pretrain("simclr", frame(library), tmp_path / "run", quiet=True, config=config)
+    assert run.facts["step"] == 2
+
+
+def test_a_frame_with_text_is_refused_by_its_column() -> None:
+    with pytest.raises(
+        UserError, match=r"data 'Table': the column `name` is string; expected columns of numbers"
+    ):
+        open_data(pa.table({"x": [1.0, 2.0], "name": ["a", "b"]}))

@@ -1,10 +1,11 @@
 """An exported encoder gives the same features in torch, onnxruntime, torch.export and from the hub's
 folder."""
 
+import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,15 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torchvision.transforms.v2 import functional as operations
 
 import nearfar as nf
 from nearfar.cli import main
 from nearfar.core.types import Pixels
+from nearfar.modalities import MODALITIES
+from nearfar.modalities.image.decode import decode
 from nearfar.modalities.image.views import PlainImages
-from nearfar.modalities.image.views.portable import plain_view
+from nearfar.modalities.image.views.portable import plain_view, source
 
 # imports torch, torchvision and safetensors (and what load.py does) and nothing of ours: that would fail
 LOAD_SCRIPT = """
@@ -133,6 +137,35 @@ def test_exported_preprocessing_equals_the_plain_view(
     theirs = plain_view(torch.from_numpy(pixels[0]).permute(2, 0, 1), size, mean, std, colours)
     # float32: a resize sums at most a few dozen products; lab's cube root is steep near black
     torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=2e-5 if colours == "rgb" else 5e-4)
+
+
+@pytest.mark.parametrize("side", [20, 100])  # 100: shrunk while it is opened
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB", "L"])
+def test_transparent_pictures_are_laid_on_white_everywhere(mode: str, side: int) -> None:
+    """By `embed`, by the source that is exported (run alone), and as items of a data set."""
+    rgba = Image.fromarray(np.random.default_rng(side).integers(0, 256, (side, side, 4), dtype=np.uint8))
+    picture = rgba if mode == "RGBA" else rgba.convert(mode)
+    keys: dict[str, Any] = {"RGB": (1, 2, 3), "L": 77, "P": 3}
+    out = io.BytesIO()
+    picture.save(out, "PNG", **({"transparency": keys[mode]} if mode in keys else {}))
+    pixels = decode(out.getvalue(), 16)
+    height, width = pixels.shape[:2]
+    mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+    sizes = np.array([[height, width]], dtype=np.int32)
+    ours = PlainImages(16, mean, std, "cpu", "rgb")(Pixels(pixels[None], sizes))[0]
+    names: dict[str, Any] = {
+        "torch": torch,
+        "Tensor": torch.Tensor,
+        "pictures": operations,
+        "Any": Any,
+        "Sequence": Sequence,
+    }
+    exec(source("rgb"), names)  # as load.py of an export has it
+    theirs = names["plain_view"](Image.open(io.BytesIO(out.getvalue())), 16, mean, std)
+    torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=2e-5)
+    item = MODALITIES["image"].reader.convert(Image.open(io.BytesIO(out.getvalue())), {"image_size": None})
+    assert item is not None
+    np.testing.assert_array_equal(item.content, decode(out.getvalue(), None))
 
 
 def test_onnx_and_torch_export_equal_the_encoder(small: nf.Run, tmp_path: Path) -> None:

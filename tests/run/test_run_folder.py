@@ -105,7 +105,9 @@ def test_cached_features_need_no_pictures(tmp_path: Path, call_counts: dict[str,
     assert not call_counts["decoded"]
 
 
-@pytest.mark.parametrize("change", ["edited", "added", "removed", "touched", "another size"])
+@pytest.mark.parametrize(
+    "change", ["edited", "same size and time", "added", "removed", "touched", "another size"]
+)
 def test_a_cached_scan_is_only_used_for_the_same_files(
     change: str, tmp_path: Path, call_counts: dict[str, Counter[Any]]
 ) -> None:
@@ -131,6 +133,11 @@ def test_a_cached_scan_is_only_used_for_the_same_files(
     options: dict[str, Any] = {}
     if change == "edited":
         Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(picture)
+    elif change == "same size and time":
+        status, content = picture.stat(), bytearray(picture.read_bytes())
+        content[-30] ^= 1
+        picture.write_bytes(content)
+        os.utime(picture, ns=(status.st_atime_ns, status.st_mtime_ns))
     elif change == "added":
         Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(folder / "a" / "zz.png")
     elif change == "removed":

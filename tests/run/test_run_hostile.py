@@ -6,6 +6,7 @@ import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,7 +172,7 @@ def test_very_many_training_rows_are_thinned_and_no_other_row(
 ) -> None:
     monkeypatch.setattr(metrics, "MAX_HELD_BYTES", 4000)
     path = tmp_path / "metrics.jsonl"
-    rows = [{"step": step, "kind": "train"} for step in range(1000)]
+    rows: list[dict[str, Any]] = [{"step": step, "kind": "train"} for step in range(1000)]
     rows[500:500] = [{"step": 500, "kind": "event"}] * 5
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     read = read_metrics(path)

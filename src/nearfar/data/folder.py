@@ -135,13 +135,18 @@ def reason_to_ignore(name: str) -> str:
 
 
 def stamp_of(paths: Sequence[str]) -> str | None:
-    """Over the paths, sizes and times of files; None where one cannot be looked at."""
+    """Over the paths, sizes and times of files; None where one cannot be looked at.
+
+    `st_ctime` changes with every write and every rename, and no program can set it back: a picture replaced by
+    one of the same size and modification time is seen. A copy or a change of permissions changes it as well;
+    then the data are checked again.
+    """
     digest = hashlib.sha256()
     try:
         for path in paths:
             status = os.stat(path)
             digest.update(
-                f"{os.path.abspath(path)}\0{status.st_size}\0{status.st_mtime_ns}\0".encode(
+                f"{os.path.abspath(path)}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}\0".encode(
                     "utf-8", "surrogateescape"
                 )
             )

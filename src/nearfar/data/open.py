@@ -169,12 +169,18 @@ def _locate(spec: Spec, labels: Any, columns: Columns) -> Located:
         return _locate_name(os.fspath(spec), columns)
     if isinstance(spec, torch.utils.data.DataLoader):
         spec = spec.dataset
+    if hasattr(
+        spec, "__arrow_c_stream__"
+    ):  # a frame of pandas or polars; no class is imported to recognise it
+        name = type(spec).__name__
+        located = _locate_arrays(name, _modality_of_axes(2), lambda: tables.frame(spec, name, columns.label))
+        return replace(located, by_columns=columns.image is None)
     if has_items(spec) and not isinstance(spec, (list, dict, set)):
         items = Items(spec, type(spec).__name__)
         return _locate_source(items, items.root, items.modality, item_decoder)
     raise UserError(
-        f"data of type {type(spec).__name__} cannot be opened; expected {EXPECTED}, an array, or a torch "
-        "Dataset."
+        f"data of type {type(spec).__name__} cannot be opened; expected {EXPECTED}, an array, a frame of numbers, or "
+        "a torch Dataset."
     )
 
 

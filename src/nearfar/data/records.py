@@ -1,7 +1,7 @@
 """Results of full checks, the quarantine list, and fingerprints.
 
-The result of a check is stored as long as no file changes. A file counts as unchanged if path, size and time
-of writing are the same (as for make, rsync and git).
+The result of a check is stored as long as no file changes. A file counts as unchanged if path, size, time of
+writing and time of change (`st_ctime`) are the same, as for git.
 """
 
 import csv

@@ -1,6 +1,7 @@
 """Arrays in files: tables of numbers (CSV, and Parquet without a column of images or sound; a column `label`
 holds classes) and .npz."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from nearfar.errors import UserError
+from nearfar.errors import UserError, error_reason
 from nearfar.modalities import MODALITIES
 from nearfar.modalities.base import Arrays
 from nearfar.modalities.labels import Labels, class_numbers, parse_names
@@ -21,10 +22,25 @@ LABEL = "label"
 
 
 def table(path: Path, name: str, label: str | None = None) -> Arrays:
+    """The columns of numbers of a file (see `columns_as_rows`)."""
+    check_data_file(path, name)
+    return columns_as_rows(_read(path, name), name, path.name, label)
+
+
+def frame(data: Any, name: str, label: str | None = None) -> Arrays:
+    """The columns of numbers of a pandas or polars frame, or of any table that Arrow can take over."""
+    try:
+        columns = pa.table(data)
+        metadata = json.loads((columns.schema.metadata or {}).get(b"pandas", b"{}"))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise UserError(f"data {name!r} cannot be read as a table: {error_reason(error)}.") from error
+    index = [one for one in metadata.get("index_columns", ()) if one in columns.column_names]
+    return columns_as_rows(columns.drop_columns(index), name, name, label)
+
+
+def columns_as_rows(columns: pa.Table, name: str, file: str, label: str | None) -> Arrays:
     """The columns of numbers side by side, in their order; columns of anything else are an error that names
     the first."""
-    check_data_file(path, name)
-    columns = _read(path, name)
     names = column_names(columns, name)
     numbers: list[np.ndarray] = []
     labelled: Labels = (None, ())
@@ -55,7 +71,7 @@ def table(path: Path, name: str, label: str | None = None) -> Arrays:
     if not numbers:
         raise UserError(f"data {name!r}: the table holds no rows of numbers.")
     rows = np.stack(numbers, axis=1)
-    return Arrays(rows, labelled, tuple(f"{path.name}#{row}" for row in range(len(rows))))
+    return Arrays(rows, labelled, tuple(f"{file}#{row}" for row in range(len(rows))))
 
 
 def _read(path: Path, name: str) -> Any:

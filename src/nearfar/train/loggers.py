@@ -108,11 +108,11 @@ class TensorBoard(Logger):
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer: Any = None
-        with suppress(UnicodeEncodeError, OSError):  # it takes UTF-8 paths only; the disk may be read-only
-            self._writer = SummaryWriter(str(folder.path / "tb"), purge_step=step + 1)
         # its thread fails on a full disk; the error is raised again by the next call here
         self._previous_hook = threading.excepthook
         threading.excepthook = self._ignore_os_errors
+        with suppress(UnicodeEncodeError, OSError):  # it takes UTF-8 paths only; the disk may be read-only
+            self._writer = SummaryWriter(str(folder.path / "tb"), purge_step=step + 1)
 
     def _ignore_os_errors(self, problem: threading.ExceptHookArgs) -> None:
         if not isinstance(problem.exc_value, OSError):

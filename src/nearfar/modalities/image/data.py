@@ -23,7 +23,7 @@ from nearfar.modalities.base import (
 )
 from nearfar.modalities.dataset import DataSet, Store, Unusable
 from nearfar.modalities.image import named
-from nearfar.modalities.image.decode import MAX_CHANNELS, decode, encode, shrunk, shrunk_size
+from nearfar.modalities.image.decode import MAX_CHANNELS, decode, encode, opaque, shrunk, shrunk_size
 from nearfar.modalities.image.idx import is_images
 from nearfar.modalities.image.views.pipeline import statistics
 from nearfar.modalities.labels import set_fields
@@ -183,7 +183,9 @@ class ImageReader(AbstractReader):
 
     def convert(self, item: Any, options: Mapping[str, Any]) -> Decoded | None:
         if isinstance(item, Image.Image):
-            pixels = np.asarray(item if item.mode in ("L", "RGB") else item.convert("RGB"))
+            pixels = np.asarray(
+                item if item.mode == "L" and "transparency" not in item.info else opaque(item)
+            )
         elif isinstance(item, Tensor) and item.ndim == 3:
             pixels = item.detach().cpu().permute(1, 2, 0).numpy()
         elif isinstance(item, Tensor | np.ndarray) and item.ndim in (2, 3):

@@ -12,7 +12,7 @@ bytes, only four decoders are ever opened, and the number of pixels is limited b
 import io
 import struct
 import warnings
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from jaxtyping import UInt8
@@ -135,7 +135,7 @@ def _decode(data: bytes, image_size: int | None) -> np.ndarray:
         draft = picture.draft(picture.mode, (2 * size[0], 2 * size[1]))
         box = draft[1] if draft else None
     picture.load()
-    colour = _rgb(picture)
+    colour = opaque(picture)
     if size != (width, height):
         colour = _resized(colour, size, box)
     turn = _UPRIGHT.get(_orientation(picture))
@@ -209,11 +209,13 @@ def _check_size(width: int, height: int) -> None:
         raise Unusable(f"too large: {width} x {height} pixels; the limit is {MAX_PIXELS:,} in all")
 
 
-def _rgb(picture: Image.Image) -> Image.Image:
+def opaque(picture: Any) -> Any:
+    """A PIL image in RGB; what is transparent is laid on white."""
     if picture.mode in ("LA", "PA", "RGBA") or "transparency" in picture.info:
-        transparent = picture.convert("RGBA")
-        white = Image.new("RGBA", transparent.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, transparent).convert("RGB")
+        layer = picture.convert("RGBA")
+        picture = layer.copy()
+        picture.paste((255, 255, 255, 255), (0, 0, *layer.size))
+        picture.alpha_composite(layer)
     return picture if picture.mode == "RGB" else picture.convert("RGB")
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as pictures
 
+from nearfar.modalities.image.decode import opaque
 from nearfar.modalities.image.views.colour import AB_SCALE, L_SCALE, MIDDLE, lab
 
 
@@ -22,7 +23,7 @@ def shrunk(image: Any, size: int) -> Any:
         return image
     small = max(1, round(width * scale)), max(1, round(height * scale))
     drafted = image.draft(image.mode, (2 * small[0], 2 * small[1]))  # JPEG alone has one
-    return image.convert("RGB").resize(small, 3, box=drafted[1] if drafted else None, reducing_gap=3.0)
+    return opaque(image).resize(small, 3, box=drafted[1] if drafted else None, reducing_gap=3.0)
 
 
 def plain_view(
@@ -34,9 +35,7 @@ def plain_view(
     on floats); of that the central size × size; then (x - mean) / std in each channel. The picture is upright: a turn that
     EXIF asks for comes before.
     """
-    tensor = (
-        image if isinstance(image, Tensor) else pictures.pil_to_tensor(shrunk(image, size).convert("RGB"))
-    )
+    tensor = image if isinstance(image, Tensor) else pictures.pil_to_tensor(opaque(shrunk(image, size)))
     view = tensor[None].float() / 255
     height, width = view.shape[2:]
     shorter, enlarged = min(height, width), int(size * 256 / 224)
@@ -55,8 +54,10 @@ def plain_view(
 def source(colours: str) -> str:
     """What defines `plain_view` in a file of its own, after torch, Tensor and torchvision's functions as `pictures`."""
     if colours != "lab":
-        return "\n\n".join(inspect.getsource(function) for function in (shrunk, plain_view))
+        return "\n\n".join(inspect.getsource(function) for function in (opaque, shrunk, plain_view))
     from nearfar.modalities.image.views import colour
 
     constants = f"MIDDLE, L_SCALE, AB_SCALE = {MIDDLE}, {L_SCALE}, {AB_SCALE}\n_TO_XYZ = {colour._TO_XYZ}\n_KNEE = {colour._KNEE!r}\n"
-    return "\n\n".join([constants, *(inspect.getsource(function) for function in (lab, shrunk, plain_view))])
+    return "\n\n".join(
+        [constants, *(inspect.getsource(function) for function in (lab, opaque, shrunk, plain_view))]
+    )
