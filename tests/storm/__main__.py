@@ -41,16 +41,17 @@ PARTS = {
     "files": Part("files", 0.16, None),
     "settings": Part("words", 0.07, "settings"),
     "folders": Part("folders", 0.14, "corruptions"),
-    "compositions": Part("compositions", 0.22, "compositions"),
-    "kills": Part("kills", 0.26),
+    "compositions": Part("compositions", 0.16, "compositions"),
+    "kills": Part("kills", 0.18),
     "mishaps": Part("mishaps", 0.10),
+    "faults": Part("faults", 0.14),
     "odd": Part("odd", 0.03, "odd"),
     "parsers": Part("guided", 0.01),
     "crowd": Part("odd", 0.01, None, "many", 1),
 }
 # what an hour on two cores is to hold
 GOALS = {"kills": 500, "compositions": 3_000, "corruptions": 5_000, "files": 50_000, "settings": 5_000}
-WORKERS = 2
+WORKERS = 2  # unless --workers says otherwise
 APART = 10**7  # between the seeds of workers
 
 
@@ -143,9 +144,11 @@ def worker(
     return fallen
 
 
-def storm(parts: list[str], seed: int, count: int | None, hours: float | None, out: Path) -> int:
+def storm(
+    parts: list[str], seed: int, count: int | None, hours: float | None, out: Path, workers: int
+) -> int:
     """Every part by every worker; returns how many promises were broken."""
-    count_of = WORKERS if hours is not None else 1
+    count_of = workers if hours is not None else 1
     with ThreadPoolExecutor(count_of) as pool:
         fallen = sum(pool.map(lambda n: worker(n, parts, seed, count, hours, out), range(count_of)))
     rows = {name: rows_of(sorted(out.glob(f"worker-*/{name}.jsonl"))) for name in parts}
@@ -221,6 +224,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, help="cases of each part")
     parser.add_argument("--seconds", type=float, help="of one part (with --project: of each, 20)")
     parser.add_argument("--warm", action="store_true", help="with --seconds: after the first case of a part")
+    parser.add_argument("--workers", type=int, default=WORKERS, help="processes at once, with --hours")
     parser.add_argument("--out", type=Path, default=Path("runs/storm"), help="folder of outcomes")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -233,7 +237,15 @@ def main() -> int:
         outcomes = given.out / f"{parts[0]}.jsonl"
         return min(run_part(parts[0], given.seed, limit, given.seconds, outcomes, warm=given.warm), 1)
     return min(
-        storm(parts, given.seed, given.count or (None if given.hours else 1), given.hours, given.out), 1
+        storm(
+            parts,
+            given.seed,
+            given.count or (None if given.hours else 1),
+            given.hours,
+            given.out,
+            given.workers,
+        ),
+        1,
     )
 
 

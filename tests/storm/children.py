@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.storm import shim
+
 PRELOADED = [
     "nearfar.train.pretrain", "nearfar.report", "nearfar.evaluate", "nearfar.run.embed", "nearfar.sweeps", "nearfar.data.packing",
     "nearfar.studies.run", "nearfar.report.page", "torch.utils.tensorboard", "tests.storm.children",
@@ -35,6 +37,7 @@ class Weather:
     largest_file: int | None = None  # bytes
     plain_user: bool = False  # as root: permissions count
     clock: int | None = None  # a seed: the wall clock jumps by years
+    fault: tuple[str, str, int, int, int] | None = None  # of `shim.arm`
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -66,6 +69,8 @@ def run_commands(commands: Sequence[Sequence[str]], log: str, weather: Weather) 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (weather.largest_file, weather.largest_file))
     os.write(said, b"begun\n") if weather.largest_file is None else None
+    if weather.fault is not None:
+        assert shim.arm(*weather.fault), "the shim is not preloaded"
     for words in commands:
         code = main(words)
         if code:
@@ -109,6 +114,7 @@ class Child:
     def __init__(self, commands: Sequence[Sequence[str]], log: Path, weather: Weather = CALM) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
+        os.environ.update(shim.preloading())  # for the fork server; it does nothing until a child arms it
         self.log = log
         self.process = context.Process(target=run_commands, args=(commands, str(log), weather))
         self.process.start()

@@ -4,7 +4,10 @@ import functools
 import json
 import os
 import random
+import resource
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +15,16 @@ import numpy as np
 import torch
 
 from nearfar.data import open_data
+from nearfar.data.records import read_quarantine, read_records
 from nearfar.evaluate import evaluate_run
 from nearfar.report.curves import curves_of
 from nearfar.report.gather import _environment, _events, _held_out, _scores, _summary
 from nearfar.run import checkpoints
+from nearfar.run.features import _read_cached
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
 from tests.storm.files import mutated
+from tests.storm.odd import alarm
 from tests.storm.places import lasting
 
 JUNK: list[Any] = [None, True, -1, 10**400, 1e308, "x", [], [None], {}, {"a": {"b": []}}, 0.5]
@@ -45,7 +51,11 @@ def _named(run: Run) -> Any:
 
 def read_everything(path: Path) -> int:
     """What every command reads of a run; the step it found."""
+    for file in (path / "cache").glob("*"):
+        _read_cached(file) if file.suffix == ".safetensors" else read_records(file)
+    read_quarantine(path / "quarantine.csv")
     run = Run.open(path)
+    run.folder.notes()
     rows, settings = run.metrics, run.settings.as_plain()
     curves_of(rows)
     _held_out(rows)
@@ -56,6 +66,18 @@ def read_everything(path: Path) -> int:
     run.plain_view()
     run.certificate()
     return int(run.facts["step"])
+
+
+@contextmanager
+def memory_limit(more: int) -> Iterator[None]:
+    """This process may reserve so many bytes more than it has."""
+    reserved = int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]) * 1024
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (reserved + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def junk(tree: Any, rng: random.Random) -> Any:
@@ -75,7 +97,7 @@ def case(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
 
 def corrupted(rng: random.Random, place: Path) -> str:
     run = place / "run"
-    shutil.copytree(template(), run, ignore=shutil.ignore_patterns("tb", "cache"))
+    shutil.copytree(template(), run, ignore=shutil.ignore_patterns("tb"))
     newest = checkpoints.newest(run / "ckpt")
     assert newest is not None
     if rng.random() < 0.25:  # somebody else's checkpoint, complete and hashed
@@ -88,12 +110,24 @@ def corrupted(rng: random.Random, place: Path) -> str:
         return "forged facts, used"
     file = rng.choice(sorted(path for path in run.rglob("*") if path.is_file() and path.name != ".lock"))
     before = file.read_bytes()
-    kind = rng.choice(["bytes", "gone", "swap", "json", "pipe"])
+    kind = rng.choice(["bytes", "gone", "swap", "json", "pipe", "hole", "long", "link out", "device"])
     if kind == "gone":
         file.unlink()
     elif kind == "pipe":
         file.unlink()
         os.mkfifo(file)
+    elif kind == "hole":  # no disk is used
+        with file.open("r+b") as opened:
+            opened.truncate(int(10 ** rng.uniform(7, 13)))
+    elif kind == "long":
+        file.write_bytes(before * (rng.randint(10**6, 10**8) // max(1, len(before))))
+    elif kind in ("link out", "device"):
+        file.unlink()
+        file.symlink_to(
+            rng.choice(["/etc/passwd", "/proc/self/maps", str(template() / "config.yaml")])
+            if kind == "link out"
+            else rng.choice(["/dev/zero", "/dev/full", "/dev/stdin"])
+        )
     elif kind == "swap":
         other = rng.choice(sorted(path for path in run.rglob("*") if path.is_file()))
         file.write_bytes(other.read_bytes())
@@ -101,10 +135,11 @@ def corrupted(rng: random.Random, place: Path) -> str:
         file.write_text(json.dumps(junk(json.loads(before), rng)))
     else:
         file.write_bytes(mutated(before, b"x" * 64, rng))
-    same = file.is_file() and file.read_bytes() == before
+    same = file.is_file() and file.stat().st_size == len(before) and file.read_bytes() == before
     if "ckpt" in file.parts and not same:
         assert checkpoints.check(file.parent) is not None, f"{file} was changed unseen"
-    step = read_everything(run)
+    with alarm(120), memory_limit(3 * 10**9):
+        step = read_everything(run)
     if "ckpt" in file.parts and not same:
         assert step != checkpoints.step_of(file.parent)
         return "damage found, another checkpoint used"

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 SHORT = {
     "files": (("files", 1000, 60), ("settings", 1000, 100), ("parsers", 1000, 22)),
     "folders": (("folders", 1000, 60), ("compositions", 1000, 24), ("odd", 1000, 40), ("odd", 1049, 1)),
-    "commands": (("kills", 1010, 1), ("mishaps", 1005, 1)),
+    "commands": (("kills", 1010, 1), ("mishaps", 1005, 1), ("faults", 1000, 2)),
 }
 RUN = """
 import json, sys
