@@ -27,7 +27,7 @@ from nearfar.errors import UserError
 from nearfar.estimate.read import read_sample
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run
-from nearfar.system.untrusted import MAX_TEXT_BYTES, UNCHECKED_BYTES, read_json
+from nearfar.system.untrusted import MAX_SETTINGS_BYTES, UNCHECKED_BYTES, read_json
 
 
 @pytest.fixture
@@ -289,10 +289,10 @@ def test_yaml_aliases_are_refused_wherever_yaml_is_read(tmp_path: Path) -> None:
     assert load_yaml("{a: [1, 2.5, x], b: {c: null}}") == {"a": [1, 2.5, "x"], "b": {"c": None}}
 
 
-def test_settings_of_more_than_64_mib_are_not_read(tmp_path: Path) -> None:
+def test_long_settings_are_not_read(tmp_path: Path) -> None:
     with (tmp_path / "settings.yaml").open("wb") as file:
-        file.truncate(MAX_TEXT_BYTES + 1)  # a hole: no disk is used
-    with pytest.raises(UserError, match="67,108,865 bytes; at most 67,108,864 are allowed"):
+        file.truncate(MAX_SETTINGS_BYTES + 1)  # a hole: no disk is used
+    with pytest.raises(UserError, match="1,048,577 bytes; at most 1,048,576 are allowed"):
         read_file(tmp_path / "settings.yaml")
     assert read_json(tmp_path / "settings.yaml") is None
 
