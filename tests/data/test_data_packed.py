@@ -278,7 +278,7 @@ def test_remote_packed_folders_and_parquet(
 def test_pack_command_and_its_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec, out = as_folder(tmp_path / "s", pictures()), str(tmp_path / "p")
     assert main(["pack", spec, "--out", out, "encoding=jpeg", "quality=90", "--quiet"]) == 0
-    assert "90 rows in 1 shards (jpeg)" in capsys.readouterr().out
+    assert "90 rows in 1 shard (jpeg)" in capsys.readouterr().out
     mistakes = {
         ("pack", spec): "--out is missing",
         ("pack", "--out", out): "DATA is missing",

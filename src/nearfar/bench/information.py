@@ -18,7 +18,9 @@ import numpy as np
 from nearfar.bench.information_tasks import InformationTask
 from nearfar.estimate import estimate_mi
 from nearfar.estimate.baselines import gaussian_information, ksg_information
+from nearfar.system.files import append_line
 from nearfar.system.hardware import one_thread
+from nearfar.system.untrusted import read_text
 
 MIN_ORACLE_ERROR = 1e-3  # nats: a smaller error of the oracle is luck, and a ratio to it says nothing
 OTHERS = {"ksg": "KSG", "cca": "CCA", "network": "InfoNCE network"}
@@ -95,7 +97,7 @@ def run_information(
     say: Callable[[str], None] = print,
 ) -> list[TaskResult]:
     """Measures every task at every size. `record`: a file of results by line, from which a second run resumes."""
-    earlier = [] if record is None or not record.exists() else record.read_text().splitlines()
+    earlier = [] if record is None or not record.exists() else read_text(record).splitlines()
     stored = {(r.task, r.rows, r.seed): r for r in (TaskResult(**json.loads(line)) for line in earlier)}
     results = []
     for rows in sizes:
@@ -105,8 +107,7 @@ def run_information(
                 if result is None:
                     result = measure_task(task, rows, seed, network)
                     if record is not None:
-                        with record.open("a") as file:
-                            print(json.dumps(asdict(result)), file=file)
+                        append_line(record, json.dumps(asdict(result)))
                     say(
                         f"{task.name} n={rows}: {result.nats:.3f} [{result.low:.3f}, {result.high:.3f}] of "
                         f"{result.truth:.3f}, oracle {result.oracle:.3f}, KSG {result.ksg:.3f}"

@@ -1,16 +1,17 @@
 """Weights files: tensors by name, from safetensors or `.pth` files; code in a pickle is never run."""
 
+import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file
 from torch import Tensor
 
 from nearfar.errors import UserError
-from nearfar.system.untrusted import check_memory, check_regular, check_zip, open_regular_file
+from nearfar.system.untrusted import check_memory, check_regular, check_zip, open_regular_file, read_bytes
 
 # prefixes of names in other people's files, and ours before the names of timm
 PREFIXES = ("", "net.", "module.", "model.", "backbone.", "encoder.", "module.encoder_q.")
@@ -21,7 +22,12 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
     Raises OSError for anything but a regular file that fits the memory, SafetensorError for other content.
     """
-    check_memory(path, check_regular(path))
+    size = check_regular(path)
+    check_memory(path, size)
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:  # safetensors maps no file of such a name
+        return load(read_bytes(path, size))
     return {name: tensor.clone() for name, tensor in load_file(path).items()}
 
 
