@@ -91,7 +91,7 @@ def test_pipe_as_settings_or_in_a_run_is_refused(tmp_path: Path, capsys: pytest.
     with pytest.raises(UserError, match="is not a run"):
         Run.open(tmp_path)
     assert read_json(tmp_path / "evaluation.json") is None
-    with pytest.raises(UserError, match="metrics.jsonl cannot be read: is a pipe"):
+    with pytest.raises(UserError, match=r"metrics.jsonl cannot be read: is a pipe"):
         read_metrics(tmp_path / "metrics.jsonl")
 
 

@@ -40,7 +40,11 @@ def replace_file(path: Path) -> Iterator[Path]:
         sync_folder(path.parent)
     except BaseException as problem:
         temporary.unlink(missing_ok=True)
-        if isinstance(problem, OSError) and problem.filename in (None, os.fspath(temporary)):
+        if (
+            isinstance(problem, OSError)
+            and problem.errno
+            and problem.filename in (None, os.fspath(temporary))
+        ):
             problem.filename = os.fspath(path)  # a failed fsync names no file
         raise
     finally:
