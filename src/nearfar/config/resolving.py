@@ -214,8 +214,8 @@ def _changed(room: str, section: Layer, change: Layer) -> dict[str, Any]:
 def _pairing_settings(views: object) -> tuple[str, ...]:
     """The pairing settings that views of this name have; all of them if the name is unknown."""
     for modality in MODALITIES.values():
-        if views in modality.views.kinds:
-            kind = modality.views.kinds[str(views)]
+        if isinstance(views, str) and views in modality.views.kinds:
+            kind = modality.views.kinds[views]
             return PAIRING_KEYS if kind.further else tuple(k for k in PAIRING_KEYS if k in settable(kind))
     return PAIRING_KEYS
 

@@ -12,7 +12,9 @@ from xml.etree import ElementTree
 
 from nearfar.detect.read import Objects, ScenesAndClasses, _pixels, _scenes
 from nearfar.errors import UserError
-from nearfar.system.untrusted import check_regular
+from nearfar.modalities.dataset import Unusable
+from nearfar.modalities.files import file_bytes
+from nearfar.system.untrusted import read_bytes, read_text
 
 ANNOTATIONS, IMAGES = "Annotations", "JPEGImages"
 MAX_BYTES = 1 << 20  # of an annotation: VOC's have a few kilobytes
@@ -33,7 +35,7 @@ def from_voc(path: Path) -> ScenesAndClasses:
         ids = sorted(file.stem for file in (root / ANNOTATIONS).glob("*.xml"))
     else:
         # a list of one class has a second column, 1 or -1
-        ids = [line.split()[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        ids = [line.split()[0] for line in read_text(path).splitlines() if line.strip()]
     pictures, objects = [], []
     for name in ids:
         annotation, picture = root / ANNOTATIONS / f"{name}.xml", root / IMAGES / f"{name}.jpg"
@@ -42,9 +44,8 @@ def from_voc(path: Path) -> ScenesAndClasses:
             raise UserError(f"{path} names {name}, which is outside {root}")
         objects.append(_objects(annotation))
         try:
-            check_regular(picture)
-            raw = picture.read_bytes()
-        except OSError as problem:
+            raw = file_bytes(str(picture))
+        except Unusable as problem:
             raise UserError(f"{picture}, named by {path}, cannot be used: {problem}") from None
         pictures.append((str(picture), _pixels(raw, str(picture))))
     return _scenes(pictures, objects, (), str(path))
@@ -52,10 +53,9 @@ def from_voc(path: Path) -> ScenesAndClasses:
 
 def _objects(file: Path) -> Objects:
     try:
-        check_regular(file)
-        text = file.read_bytes()
-        if len(text) > MAX_BYTES or b"<!" in text:
-            raise ValueError("it is larger than 1 MB, or declares a document type or entities")
+        text = read_bytes(file, MAX_BYTES)
+        if b"<!" in text:
+            raise ValueError("it declares a document type or entities")
         objects = [_object(one) for one in ElementTree.fromstring(text).iter("object")]
     except (OSError, ValueError, TypeError, AttributeError, ElementTree.ParseError) as problem:
         raise UserError(f"{file} cannot be read as an annotation of Pascal VOC: {problem}") from None
