@@ -101,5 +101,6 @@ def not_one_of(key: str, value: object, options: Iterable[str], suffix: str = ""
     names = list(options)
     short = len(names) <= MAX_LISTED_NAMES
     hint = near_names(value, names, count=1 if short else 3) if isinstance(value, str) else ""
-    listed = f"; expected {', '.join(names)}{suffix}" if short or not hint else ""
+    misspelt = "did you mean" in hint
+    listed = "" if misspelt and not short else f"; expected {', '.join(names)}{suffix}"
     return UserError(f"{key} was {value!r}{hint}{listed}")

@@ -199,6 +199,11 @@ def test_similar_names_are_suggested(name: str, hint: str) -> None:
     assert near_names(name, ["simclr", "moco", "dim"]) == hint
 
 
+def test_unknown_command_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["foo"]) == 2
+    assert "expected demo, pack, pretrain" in capsys.readouterr().err
+
+
 def test_labels_are_missed_before_the_batch_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "bare.npz", images=IMAGES)
     words = ["train", str(tmp_path / "bare.npz"), "--out", str(tmp_path / "run"), "batch_size=256"]
