@@ -3,6 +3,7 @@
     python benchmarks/report_information.py FILE.jsonl [--problems 300] [--rows 300,3000] [--seconds S]
 
 Each line of FILE is one estimate, and the same command continues. `--seconds` ends early; what is there is reported.
+Truths are the dear part: they are kept in FILE.truths (or `--truths`), for any number of rows and version of the estimator.
 `--generator calibration` takes the other generator. Prints coverage overall and by kind × width, the share of problems
 nearer to the truth than KSG and than the best of KSG, CCA and plug-in, and the median error beside the oracle's.
 """
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from generators import calibration, reporting
-from generators.problem import Array, numbers
+from generators.problem import Array, Problem, numbers
 from records import Record, run_recorded, share
 
 import nearfar as nf
@@ -44,10 +45,19 @@ def plug_in(x: Array, y: Array) -> float:
     return entropy(codes[0]) + entropy(codes[1]) - entropy(codes[0] * (codes[1].max() + 1) + codes[1])
 
 
-def measure(key: str) -> Record:
-    generator, index, rows = key.split()
+def random_problem(generator: str, index: str) -> Problem:
     module = {"reporting": reporting, "calibration": calibration}[generator]
-    problem = module.random_problem(SERIES, int(index))
+    return module.random_problem(SERIES, int(index))
+
+
+def measure_truth(key: str) -> Record:
+    problem = random_problem(*key.split())
+    return {"truth": problem.truth, "truth_error": problem.truth_error}
+
+
+def measure(key: str, truths: dict[str, float]) -> Record:
+    generator, index, rows = key.split()
+    problem = random_problem(generator, index)
     sample = problem.sample(int(rows), 1)
     start = time.process_time()
     result = nf.estimate_mi(sample.x, sample.y, baselines=False)
@@ -56,14 +66,15 @@ def measure(key: str) -> Record:
     varying = [side[:, np.ptp(side, axis=0) > 0] for side in (x, y)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        ksg, cca = ksg_information(*varying), gaussian_information(*varying)
+        ksg = ksg_information(varying[0], varying[1])
+        cca = gaussian_information(varying[0], varying[1])
     return {
         "problem": problem.name,
         "kind": problem.kind,
         "width": problem.width,
         "columns": problem.columns,
         "rows": int(rows),
-        "truth": problem.truth,
+        "truth": truths[f"{generator} {index}"],
         "oracle": float(sample.log_ratio.mean()),
         "nats": result.nats,
         "low": result.interval[0],
@@ -126,11 +137,17 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--problems", type=int, default=300)
     parser.add_argument("--rows", default="300,3000")
+    parser.add_argument("--truths", type=Path)
     parser.add_argument("--generator", choices=("reporting", "calibration"), default="reporting")
     parser.add_argument("--seconds", type=float)
     args = parser.parse_args()
-    keys = [f"{args.generator} {k} {rows}" for rows in args.rows.split(",") for k in range(args.problems)]
-    report(run_recorded(args.file, keys, measure, args.seconds))
+    truth_keys = [f"{args.generator} {k}" for k in range(args.problems)]
+    truths = {
+        record["key"]: record["truth"]
+        for record in run_recorded(args.truths or args.file.with_suffix(".truths"), truth_keys, measure_truth)
+    }
+    keys = [f"{key} {rows}" for rows in args.rows.split(",") if rows for key in truth_keys]
+    report(run_recorded(args.file, keys, lambda key: measure(key, truths), args.seconds))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ Rng = np.random.Generator
 Array = np.ndarray
 Table = Array | dict[str, Array]
 
-TRUTH_ROWS = 100_000  # mean log ratio over these; its standard error is `truth_error`
+TRUTH_ROWS = 50_000  # mean log ratio over these; its standard error is `truth_error`
 CHUNK = 10_000
 WIDTHS = ((1, "1 column"), (9, "2 to 9"), (99, "10 to 99"), (500, "100 to 500"))
 
