@@ -1,6 +1,6 @@
 """How often `at_least` is above the truth on samples that are made to mislead it.
 
-    python benchmarks/adversarial_bound.py FILE.jsonl [--samples 2000] [--seconds S]
+    python benchmarks/adversarial_bound.py [FILE.jsonl] [--samples 40] [--seconds S]
 
 Eight families, from 50 to 300 rows: rare flips and rare events that a sample may not contain, heavy-tailed log ratios (few
 rows carry all information, shared size without a mean), and imbalance (rare classes, many levels, few rows in each). 95 %
@@ -163,8 +163,8 @@ def measure(key: str) -> Record:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--samples", type=int, default=2000)
+    parser.add_argument("file", type=Path, nargs="?", default=Path("runs/benchmarks/adversarial.jsonl"))
+    parser.add_argument("--samples", type=int, default=40)
     parser.add_argument("--seconds", type=float)
     args = parser.parse_args()
     keys = [f"{family} {seed}" for seed in range(args.samples // len(FAMILIES)) for family in FAMILIES]

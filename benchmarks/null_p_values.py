@@ -1,6 +1,6 @@
 """p-values of independence where it holds: how often they fall below 1, 5 and 10 %.
 
-    python benchmarks/null_p_values.py FILE.jsonl [--repeats 1000] [--rows 60] [--seconds S]
+    python benchmarks/null_p_values.py [FILE.jsonl] [--repeats 5] [--rows 60] [--seconds S]
 
 Eight kinds of marginals, x and y drawn apart. A p-value may be below alpha in at most alpha of the samples.
 """
@@ -40,8 +40,8 @@ def measure(key: str, rows: int) -> Record:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--repeats", type=int, default=1000)
+    parser.add_argument("file", type=Path, nargs="?", default=Path("runs/benchmarks/p_values.jsonl"))
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rows", type=int, default=60)
     parser.add_argument("--seconds", type=float)
     args = parser.parse_args()

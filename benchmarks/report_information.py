@@ -1,6 +1,6 @@
 """Coverage and accuracy of `nf.estimate_mi` on random problems that nothing was calibrated on (generators/reporting.py).
 
-    python benchmarks/report_information.py FILE.jsonl [--problems 300] [--rows 300,3000] [--seconds S]
+    python benchmarks/report_information.py [FILE.jsonl] [--problems 10] [--rows 300] [--seconds S]
 
 Each line of FILE is one estimate, and the same command continues. `--seconds` ends early; what is there is reported.
 Truths are the dear part: they are kept in FILE.truths (or `--truths`), for any number of rows and version of the estimator.
@@ -134,9 +134,9 @@ def report(records: list[Record]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--problems", type=int, default=300)
-    parser.add_argument("--rows", default="300,3000")
+    parser.add_argument("file", type=Path, nargs="?", default=Path("runs/benchmarks/report.jsonl"))
+    parser.add_argument("--problems", type=int, default=10)
+    parser.add_argument("--rows", default="300")
     parser.add_argument("--truths", type=Path)
     parser.add_argument("--generator", choices=("reporting", "calibration"), default="reporting")
     parser.add_argument("--seconds", type=float)

@@ -1,6 +1,6 @@
 """How far an estimate moves when nothing about the question changes.
 
-    python benchmarks/stability.py FILE.jsonl [--problems 12] [--rows 300] [--seconds S]
+    python benchmarks/stability.py [FILE.jsonl] [--problems 2] [--rows 300] [--seconds S]
 
 Random problems (generators/reporting.py). Changes: another seed, rows in another order, sides swapped, units of numbers
 changed, a column twice, five columns of noise more. Prints the median and largest move in nats and in half-widths of the
@@ -95,8 +95,8 @@ def measure(key: str) -> Record:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--problems", type=int, default=12)
+    parser.add_argument("file", type=Path, nargs="?", default=Path("runs/benchmarks/stability.jsonl"))
+    parser.add_argument("--problems", type=int, default=2)
     parser.add_argument("--rows", default="300")
     parser.add_argument("--seconds", type=float)
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Problems on which the estimator of one network had failed, put by others: each within what five samples of it varied by (benchmarks/findings.py)."""
+"""Problems on which the estimator of one network had failed, put by others: each within what five samples of it varied by."""
 
 import math
 from collections.abc import Callable
