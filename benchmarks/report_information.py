@@ -60,7 +60,10 @@ def measure(key: str, truths: dict[str, float]) -> Record:
     problem = random_problem(generator, index)
     sample = problem.sample(int(rows), 1)
     start = time.process_time()
-    result = nf.estimate_mi(sample.x, sample.y, baselines=False)
+    try:
+        result = nf.estimate_mi(sample.x, sample.y, baselines=False)
+    except nf.UserError as refusal:
+        return {"problem": problem.name, "rows": int(rows), "refused": str(refusal)}
     seconds = time.process_time() - start
     x, y = numbers(sample.x), numbers(sample.y)
     varying = [side[:, np.ptp(side, axis=0) > 0] for side in (x, y)]
@@ -97,7 +100,11 @@ def covered(record: Record) -> bool:
     return bool(record["low"] <= record["truth"] + ROUNDING and record["truth"] <= record["high"] + ROUNDING)
 
 
-def report(records: list[Record]) -> None:
+def report(every_record: list[Record]) -> None:
+    records = [record for record in every_record if "refused" not in record]
+    for record in every_record:
+        if "refused" in record:
+            print(f"refused: {record['problem']}, {record['rows']} rows: {record['refused']}")
     for rows in sorted({record["rows"] for record in records}):
         group = [record for record in records if record["rows"] == rows]
         errors = np.array([error(record) for record in group])
