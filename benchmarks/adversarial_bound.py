@@ -2,9 +2,10 @@
 
     python benchmarks/adversarial_bound.py [FILE.jsonl] [--samples 40] [--seconds S]
 
-Eight families, from 50 to 300 rows: rare flips and rare events that a sample may not contain, heavy-tailed log ratios (few
-rows carry all information, shared size without a mean), and imbalance (rare classes, many levels, few rows in each). 95 %
-of lower limits may be below the truth; the certificate promises at most 5 % above.
+Eight families, from 50 to 300 rows: rare flips and rare events that a sample may not contain, heavy-tailed
+log ratios (few rows carry all information, shared size without a mean), and imbalance (rare classes, many
+levels, few rows in each). The limit is one-sided with 95 % confidence:
+it may be above the truth in at most 5 % of samples.
 """
 
 import argparse

@@ -14,7 +14,8 @@ Record = dict[str, Any]
 def run_recorded(
     file: Path, keys: Iterable[str], measure: Callable[[str], Record], seconds: float | None = None
 ) -> list[Record]:
-    """Measures every key that the file does not have yet, at most for `seconds`; returns all records of `keys`."""
+    """Measures every key that the file does not have yet, at most for `seconds`; returns all records of
+    `keys`."""
     file.parent.mkdir(parents=True, exist_ok=True)
     stored = {}
     if file.exists():

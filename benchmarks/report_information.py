@@ -1,11 +1,13 @@
-"""Coverage and accuracy of `nf.estimate_mi` on random problems that nothing was calibrated on (generators/reporting.py).
+"""Coverage and accuracy of `nf.estimate_mi` on random problems that nothing was calibrated on
+(generators/reporting.py).
 
     python benchmarks/report_information.py [FILE.jsonl] [--problems 10] [--rows 300] [--seconds S]
 
-Each line of FILE is one estimate, and the same command continues. `--seconds` ends early; what is there is reported.
-Truths are the dear part: they are kept in FILE.truths (or `--truths`), for any number of rows and version of the estimator.
-`--generator calibration` takes the other generator. Prints coverage overall and by kind × width, the share of problems
-nearer to the truth than KSG and than the best of KSG, CCA and plug-in, and the median error beside the oracle's.
+Each line of FILE is one estimate, and the same command continues. `--seconds` ends early; what is there is
+reported. Truths are the dear part: they are kept in FILE.truths (or `--truths`), for any number of rows and
+version of the estimator. `--generator calibration` takes the other generator. Prints coverage overall and by
+kind × width, the share of problems nearer to the truth than KSG and than the best of KSG, CCA and plug-in,
+and the median error beside the oracle's.
 """
 
 import argparse

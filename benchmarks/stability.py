@@ -2,9 +2,9 @@
 
     python benchmarks/stability.py [FILE.jsonl] [--problems 2] [--rows 300] [--seconds S]
 
-Random problems (generators/reporting.py). Changes: another seed, rows in another order, sides swapped, units of numbers
-changed, a column twice, five columns of noise more. Prints the median and largest move in nats and in half-widths of the
-90 % interval.
+Random problems (generators/reporting.py). Changes: another seed, rows in another order, sides swapped, units
+of numbers changed, a column twice, five columns of noise more. Prints the median and largest move in nats and
+in half-widths of the 90 % interval.
 """
 
 import argparse

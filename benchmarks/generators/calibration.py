@@ -2,9 +2,10 @@
 
     python benchmarks/generators/calibration.py [COUNT] [SEED]      lists problems with kind, columns and nats
 
-A problem is one to three independent cores, shown as tables (problem.py). Cores: `mechanism` (up to three roots of
-any kind, a random function of them, one or two noisy channels), `factors` (Gaussian embeddings), `table` (categories),
-`clouds` (a mixture of Gaussians) and `bars` (pictures of bars). Density of an effect: a sum over a fine grid of roots.
+A problem is one to three independent cores, shown as tables (problem.py). Cores: `mechanism` (up to three
+roots of any kind, a random function of them, one or two noisy channels), `factors` (Gaussian embeddings),
+`table` (categories), `clouds` (a mixture of Gaussians) and `bars` (pictures of bars). Density of an effect: a
+sum over a fine grid of roots.
 """
 
 import sys
@@ -334,7 +335,8 @@ def clouds(rng: Rng) -> Core:
 
 
 def bars(rng: Rng) -> Core:
-    """Pictures of a bar, upright or lying, at any place, with normal noise; a channel reads one of the two facts."""
+    """Pictures of a bar, upright or lying, at any place, with normal noise; a channel reads one of the two
+    facts."""
     size = int(rng.choice([6, 8, 12]))
     upright = np.repeat(np.eye(size)[:, None], size, axis=1)  # (place, row, column)
     templates = np.concatenate([upright, upright.transpose(0, 2, 1)]).reshape(2 * size, -1)

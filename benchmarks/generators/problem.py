@@ -1,7 +1,8 @@
 """A problem of known information: how to sample it, its exact log ratio, and how its columns look.
 
-A problem has a core (u, v) whose log ratio log p(u, v) / (p(u) p(v)) is known. Each side is then shown as a table:
-one-to-one transforms of core columns, columns that say nothing, and noisy copies. These leave the ratio as it is.
+A problem has a core (u, v) whose log ratio log p(u, v) / (p(u) p(v)) is known. Each side is then shown as a
+table: one-to-one transforms of core columns, columns that say nothing, and noisy copies. These leave the
+ratio as it is.
 """
 
 from collections.abc import Callable

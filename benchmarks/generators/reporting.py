@@ -264,7 +264,8 @@ def copula(rng: Rng) -> Core:
 
 
 def partition(rng: Rng) -> Core:
-    """Columns cut at random places; each box of their product has an effect of its own (or that of its parity)."""
+    """Columns cut at random places; each box of their product has an effect of its own (or that of its
+    parity)."""
     count = int(rng.integers(1, 4))
     edges = [np.r_[0, np.sort(rng.uniform(0.1, 0.9, int(rng.integers(1, 4)))), 1] for _ in range(count)]
     shares = np.prod(np.meshgrid(*[np.diff(edge) for edge in edges], indexing="ij"), axis=0)
@@ -387,7 +388,8 @@ def beta_core(rng: Rng) -> Core:
 
 
 def bessel_core(rng: Rng) -> Core:
-    """A direction in the plane and a second one near it (von Mises); both uniform, shown as two coordinates or one angle."""
+    """A direction in the plane and a second one near it (von Mises); both uniform, shown as two coordinates
+    or one angle."""
     kappa = np.exp(rng.uniform(np.log(0.3), np.log(30)))
     constant = np.log(ive(0, kappa))
 

@@ -1,4 +1,5 @@
-"""Parts of the benchmarks of the estimator: records that resume, the plug-in, truths of adversarial families."""
+"""Parts of the benchmarks of the estimator: records that resume, the plug-in, truths of adversarial
+families."""
 
 from pathlib import Path
 
@@ -53,8 +54,8 @@ def test_adversarial_truths_from_the_other_side(family: str) -> None:
 
 
 def test_other_adversarial_truths() -> None:
-    """The chain rule for the column that tells the size of the noise: I(x, c; y) = I(c; y) + I(x; y | c). Student's t is
-    that of the tasks of `nearfar bench information`."""
+    """The chain rule for the column that tells the size of the noise: I(x, c; y) = I(c; y) + I(x; y | c).
+    Student's t is that of the tasks of `nearfar bench information`."""
     assert truth("rare flip") < np.log(2)
     assert truth("many levels") < np.log(40)
     assert truth("shared size") == pytest.approx(student(3, 1).truth)

@@ -1,14 +1,15 @@
-"""`nearfar bench information`: the estimator on the 40 tasks of Czyż et al. 2023, beside others.
+"""`nearfar bench information`: the estimator on the 40 tasks of Czyż et al. 2023, beside rivals.
 
-Others: KSG (Kraskov et al. 2004), CCA (Gaussian, by canonical correlations), and a separable network fitted by
-InfoNCE. The oracle is the mean of the exact log ratio over the same rows: its error is that of sampling alone.
-Nothing was tuned on these tasks.
+Rivals: KSG (Kraskov et al. 2004), CCA (Gaussian, by canonical correlations), and a separable network fitted
+by InfoNCE. The oracle is the mean of the exact log ratio over the same rows: its error is that of sampling
+alone. Nothing was tuned on these tasks.
 """
 
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -23,7 +24,7 @@ from nearfar.system.hardware import one_thread
 from nearfar.system.untrusted import read_text
 
 MIN_ORACLE_ERROR = 1e-3  # nats: a smaller error of the oracle is luck, and a ratio to it says nothing
-OTHERS = {"ksg": "KSG", "cca": "CCA", "network": "InfoNCE network"}
+RIVALS = {"ksg": "KSG", "cca": "CCA", "network": "InfoNCE network"}
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ def run_information(
     record: Path | None = None,
     say: Callable[[str], None] = print,
 ) -> list[TaskResult]:
-    """Measures every task at every size. `record`: a file of results by line, from which a second run resumes."""
+    """Measures every task at every size. `record`: a file of results by line, from which a second run
+    resumes."""
     earlier = [] if record is None or not record.exists() else read_text(record).splitlines()
     stored = {(r.task, r.rows, r.seed): r for r in (TaskResult(**json.loads(line)) for line in earlier)}
     results = []
@@ -129,8 +131,8 @@ def information_table(results: Sequence[TaskResult]) -> Iterator[str]:
     yield line("tasks × seeds", lambda g: str(len(g)))
     yield line("mean absolute error", lambda g: f"**{fmean(r.error() for r in g):.4f}**")
     yield line("… of the oracle", lambda g: f"{fmean(r.error('oracle') for r in g):.4f}")
-    for name, label in OTHERS.items():
-        yield line(f"… of {label}", lambda g, name=name: _mean([r.error(name) for r in g]))  # type: ignore[misc]
+    for name, label in RIVALS.items():
+        yield line(f"… of {label}", partial(_mean_error, name=name))
     yield line("error over the oracle's, median", lambda g: _ratio(g))
     yield line("nearer than KSG", lambda g: _share([r.error() < r.error("ksg") for r in g]))
     yield line("90 % interval contains the truth", lambda g: _share([r.covered for r in g]))
@@ -138,11 +140,12 @@ def information_table(results: Sequence[TaskResult]) -> Iterator[str]:
     yield line("CPU-seconds, median", lambda g: f"{median(r.seconds['nats'] for r in g):.1f}")
     for rows, group in zip(sizes, groups, strict=True):
         yield ""
-        yield f"| {rows:,} rows | truth | oracle | nearfar | 90 % interval | KSG | CCA | InfoNCE network | CPU-s |"
+        rivals = " | ".join(RIVALS.values())
+        yield f"| {rows:,} rows | truth | oracle | nearfar | 90 % interval | {rivals} | CPU-s |"
         yield "|---|---|---|---|---|---|---|---|---|"
         for name in dict.fromkeys(result.task for result in group):
             same = [result for result in group if result.task == name]
-            values = {k: _mean([_number(asdict(r)[k]) for r in same], 3) for k in ("oracle", "nats", *OTHERS)}
+            values = {k: _mean([_number(asdict(r)[k]) for r in same], 3) for k in ("oracle", "nats", *RIVALS)}
             low, high = (fmean(asdict(r)[k] for r in same) for k in ("low", "high"))
             mark = "" if all(r.covered for r in same) else " ✗"
             yield (
@@ -150,6 +153,10 @@ def information_table(results: Sequence[TaskResult]) -> Iterator[str]:
                 f"{low:.3f} to {high:.3f}{mark} | {values['ksg']} | {values['cca']} | {values['network']} | "
                 f"{fmean(r.seconds['nats'] for r in same):.1f} |"
             )
+
+
+def _mean_error(group: list[TaskResult], name: str) -> str:
+    return _mean([result.error(name) for result in group])
 
 
 def _number(value: float | None) -> float:
@@ -175,12 +182,13 @@ def information_chart(results: Sequence[TaskResult]) -> str:
     group = [result for result in results if result.rows == rows]
     names = list(dict.fromkeys(result.task for result in group))
     colours = {"oracle": "#222", "nats": "#2a6f97", "ksg": "#d08c60", "cca": "#8a9a5b", "network": "#a34a6b"}
-    labels = {"oracle": "oracle", "nats": "nearfar", **OTHERS}
+    labels = {"oracle": "oracle", "nats": "nearfar", **RIVALS}
     left, width, step, top = 270, 760, 17, 46
-    least, most = 1e-3, 10.0
+    lowest_error, highest_error = 1e-3, 10.0
 
     def across(error: float) -> float:
-        share = (np.log10(min(max(error, least), most)) - np.log10(least)) / np.log10(most / least)
+        clipped = min(max(error, lowest_error), highest_error)
+        share = np.log10(clipped / lowest_error) / np.log10(highest_error / lowest_error)
         return float(left + share * (width - left - 30))
 
     height = top + step * len(names) + 12
@@ -195,8 +203,8 @@ def information_chart(results: Sequence[TaskResult]) -> str:
     for k, name in enumerate(names):
         y = top + step * k + 6
         parts.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{name}</text>')
-        for which, colour in colours.items():
-            errors = [result.error(which) for result in group if result.task == name]
+        for estimator, colour in colours.items():
+            errors = [result.error(estimator) for result in group if result.task == name]
             if np.isfinite(errors).all():
                 parts.append(f'<circle cx="{across(fmean(errors)):.1f}" cy="{y}" r="4" fill="{colour}"/>')
     body = "\n".join(parts)

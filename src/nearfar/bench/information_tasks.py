@@ -1,8 +1,8 @@
 """The 40 tasks of Czyż et al. 2023 ("Beyond Normal"), with exact truth and exact log ratio per row.
 
-Every task is a base distribution of (x, y) and a one-to-one map of each side, which leaves information and log ratio
-as they are. Bases: a Gaussian, Student's t, and a uniform number with uniform noise. Written from the paper's
-description with numpy alone.
+Every task is a base distribution of (x, y) and a one-to-one map of each side, which leaves information and
+log ratio as they are. Bases: a Gaussian, Student's t, and a uniform number with uniform noise. Written from
+the paper's description with numpy alone.
 """
 
 import math
@@ -22,7 +22,8 @@ DENSE, PAIR = 0.5, 0.8  # off the diagonal of the dense covariance; of each of t
 
 @dataclass(frozen=True)
 class InformationTask:
-    """A base (dispersion matrix of x and y together; `df` infinite: a Gaussian) and what is done to each side."""
+    """A base (dispersion matrix of x and y together; `df` infinite: a Gaussian) and what is done to each
+    side."""
 
     name: str
     columns: tuple[int, int]
