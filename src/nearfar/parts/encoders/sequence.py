@@ -104,8 +104,8 @@ class Predictive(nn.Module, AbstractEncoders):
 
     `others`: what a frame is contrasted with. "sequences": frames of other recordings; its identity is the
     recording's. "times": those and other frames of its own recording; its identity is instance + instances *
-    time. `features`: what is kept of a recording after training, z_t, c_t or both, pooled over time (Oord et al.
-    2018 uses c_t, or z_t where no memory is needed). `strides` of the convolutions multiply to the hop: (5, 4, 2, 2, 2) makes frames of 20 ms at 8 kHz.
+    time. `features`: what is kept of a recording after training, z_t, c_t or both, pooled over time (van den
+    Oord et al. 2018 uses c_t, or z_t where no memory is needed). `strides` of the convolutions multiply to the hop: (5, 4, 2, 2, 2) makes frames of 20 ms at 8 kHz.
     """
 
     equation = "u = W_k c_t, v = z_(t+k), k = 1 to {steps}: z_t encodes frame t, c_t all frames up to it"
