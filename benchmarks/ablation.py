@@ -60,7 +60,7 @@ def fit_candidates(problem: Problem, n: int) -> Table:
             sides = fitted[0][unseen], fitted[1][unseen]
             values.append(_clip(ratio.pairs(*sides)))
             excesses.append(_excess(ratio, *sides))
-        ratio = fit(*fitted, 0) if len(values) == len(splits) else None
+        ratio = fit(fitted[0], fitted[1], 0) if len(values) == len(splits) else None
         if ratio is not None:
             excess = float(np.mean(excesses))
             names.append(name)

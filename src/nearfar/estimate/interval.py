@@ -10,7 +10,7 @@ level that training did not see contribute nothing.
 
 The upper end also allows for what no ratio can express: a share of the estimate that falls with the rows, the
 minimum detectable information, and rows of new levels. The constants are measured, not derived:
-benchmarks/mutual_information.py, on problems of known information.
+benchmarks/report_information.py, on problems of known information.
 """
 
 import math
