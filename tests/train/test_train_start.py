@@ -237,7 +237,7 @@ def test_batch_size_suits_the_number_of_instances(count: int, labels: float | No
 
 
 def test_preset_is_not_replaced_by_defaults_of_the_machine() -> None:
-    assert defaults_for("moco", None, preset="wu2021") == ("resnet18", None, 256, 300, None)
+    assert defaults_for("moco", None, preset="wu2021") == ("resnet18", 224, 256, 300, None)
 
 
 def test_run_that_starts_from_another_has_its_network_and_size(simclr: nf.Run) -> None:

@@ -24,10 +24,10 @@ def rows_of(
 
 
 class _Copies(weakref.WeakSet["WidthOfFirstKeys"]):
-    """Shared by a module and its copies; a module that is read from a file begins its own."""
+    """The copies of a module, by `copy.deepcopy`. A module that is read from a file has none."""
 
     def __deepcopy__(self, memo: Any) -> "_Copies":
-        return self
+        return self  # `__setstate__` of the copy adds it here and begins its own
 
     def __reduce__(self) -> Any:
         return _Copies, ()
@@ -37,7 +37,8 @@ class WidthOfFirstKeys(nn.Module):
     """A memory whose rows are as wide as the first keys, where no width was given (0 until then).
 
     Copies that were made before the first step get the width too: averages of a model
-    (`torch.optim.swa_utils.AveragedModel`, callbacks) then keep tensors of the shapes that the model has.
+    (`torch.optim.swa_utils.AveragedModel`, callbacks) then keep tensors of the shapes that the model has. What
+    a module was copied from stays as it was.
     """
 
     memory: ClassVar[str]  # name of the buffer
@@ -45,11 +46,12 @@ class WidthOfFirstKeys(nn.Module):
 
     def __init__(self, dim: int | None) -> None:
         super().__init__()
-        self._width_given, self._copies = dim is not None, _Copies([self])
+        self._width_given, self._copies = dim is not None, _Copies()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._copies.add(self)
+        self._copies = _Copies()
 
     def _fits(self, keys: Tensor) -> bool:
         """Whether rows are as wide as these keys. An empty memory takes keys of any width, unless one
@@ -67,10 +69,11 @@ class WidthOfFirstKeys(nn.Module):
         return rows.to(keys.dtype) if self._fits(keys) else keys.new_zeros(*rows.shape[:-1], keys.shape[-1])
 
     def _widen(self, dim: int) -> None:
-        for module in self._copies:
-            rows = getattr(module, module.memory)
-            if module is self or not rows.shape[-1]:
-                setattr(module, module.memory, rows.new_zeros(*rows.shape[:-1], dim))
+        rows = getattr(self, self.memory)
+        setattr(self, self.memory, rows.new_zeros(*rows.shape[:-1], dim))
+        for copy in self._copies:
+            if not getattr(copy, copy.memory).shape[-1]:
+                copy._widen(dim)
 
 
 GROUPED = "the places of one instance are not independent draws, so negatives come in groups"
