@@ -19,6 +19,11 @@ from nearfar.modalities.base import MakeViews
 from nearfar.run.trained import Run, trains_on_labels
 
 
+def _has_method(run: Any) -> bool:
+    """Whether this is a run with its method, and not an object with an encoder alone."""
+    return hasattr(run, "method")
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """A run to be evaluated: fitted on `train`, tested on `data` (see `evaluate_run`)."""
@@ -125,7 +130,7 @@ class Evaluation:
     def learned_labels(self) -> bool:
         """Whether the encoder learned from labels, directly or through the runs it started from."""
         runs = [self.run, *(ancestors(self.run) if isinstance(self.run, Run) else ())]
-        return any(trains_on_labels(run.method()) for run in runs if hasattr(run, "method"))
+        return any(trains_on_labels(run.method()) for run in runs if _has_method(run))
 
     def has_labels(self) -> bool:
         return all(images.labels is not None for images in self.sets)
@@ -158,7 +163,7 @@ class Evaluation:
         """The network for protocols that change it, with the run's method and views where it has them."""
         parameter = next(network.parameters(), None)
         device = torch.device("cpu") if parameter is None else parameter.device
-        complete = hasattr(self.run, "method")
+        complete = _has_method(self.run)
         return Subject(
             network,
             self.plain_view,

@@ -47,9 +47,7 @@ def open_regular_file(path: str | os.PathLike[str], max_bytes: int | None = None
     Raises OSError for anything else, without waiting for it, and for more than `max_bytes`.
     """
     check_regular(path)  # opening a device may have an effect
-    file = os.fdopen(
-        os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb"
-    )
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
     try:
         status = os.fstat(file.fileno())  # another file may have taken the name since
         if not stat.S_ISREG(status.st_mode):
