@@ -198,7 +198,7 @@ class TestFolder:
         os.mkfifo(root / "ant" / "pipe.png")  # opening it would block for ever
         reasons = {Path(path).name: reason for path, reason in open_data(root, max_bad_share=0.5).quarantine}
         assert reasons["gone.png"].startswith("unreadable: No such file")
-        assert reasons["pipe.png"] == "unreadable: not a regular file"
+        assert reasons["pipe.png"] == "unreadable: is a pipe, a socket or a device, not a regular file"
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
     def test_forbidden_files_and_folders_are_quarantined(self, tmp_path: Path) -> None:

@@ -237,7 +237,10 @@ def test_unreadable_path_is_quarantined(tmp_path: Path) -> None:
     reasons = dict(data.quarantine)
     assert reasons["photos.csv#1"] == "unreadable: No such file or directory (pictures/1.PNG)"
     assert "photos.csv#2" in reasons
-    assert reasons["photos.csv#3"] == "unreadable: not a regular file (pictures/3.PNG)"
+    assert (
+        reasons["photos.csv#3"]
+        == "unreadable: is a pipe, a socket or a device, not a regular file (pictures/3.PNG)"
+    )
 
 
 @pytest.mark.parametrize("name", ["gone/{}.jpg", "http://127.0.0.1:9/{}.png", "/nowhere/{}.tif", "{}.wav"])
