@@ -179,7 +179,7 @@ def test_names_of_views_belong_to_one_modality() -> None:
     assert len(names) == len(set(names))
     for modality in MODALITIES.values():
         assert all(modality_of_views(name) is modality for name in modality.views.names)
-    with pytest.raises(UserError, match="views was 'smell' .*; expected simclr"):
+    with pytest.raises(UserError, match=r"views was 'smell' .*; expected simclr"):
         modality_of_views("smell")
 
 
