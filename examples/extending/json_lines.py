@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from nearfar.data import AbstractSource
 from nearfar.data.folder import stamp_of
+from nearfar.data.source import AbstractSource
 from nearfar.errors import UserError
 from nearfar.modalities.dataset import Unusable
 from nearfar.modalities.labels import Labels, class_numbers

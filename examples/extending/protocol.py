@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.core.results import Figure, Measurement
-from nearfar.evaluate import Options, Subject
+from nearfar.evaluate.options import Options
+from nearfar.evaluate.sets import Subject
 from nearfar.modalities.showing import plain_views
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nearfar.data import Arrays
 from nearfar.errors import UserError
+from nearfar.modalities.base import Arrays
 
 
 def read(path: Path, name: str) -> Arrays:

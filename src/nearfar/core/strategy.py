@@ -1,7 +1,7 @@
 """What the algorithm asks of the processes that train together, and the answers of a single process.
 
-`Method`, the optimisers, the training step, checkpoints and evaluation hold a `Strategy` and never ask how
-many processes there are. `nearfar.distributed.strategy` has the ones for several processes; a new one is one
+`Method`, the optimisers, the training step, checkpoints and evaluation hold a `Strategy`, and everything they
+exchange goes through it. `nearfar.distributed.strategy` has the ones for several processes; a new one is one
 subclass that overrides what differs.
 """
 

@@ -55,7 +55,7 @@ class Stages(nn.Module):
     """A convolutional backbone as the maps after each of its stages, finest first: what a feature pyramid
     stands on.
 
-    `strides` and `channels` are those of the maps; stages finer than `least` pixels are left out, if two are
+    `strides` and `channels` are those of the maps; stages finer than `min_stride` pixels are left out, if two are
     left.
     """
 
