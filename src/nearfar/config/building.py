@@ -58,7 +58,9 @@ def _build_parts(sections: Sections, backbone: str, data: Description, objects: 
     if encoders is None:
         encoders = _build_encoders(sections["encoders"], inputs, context)
         if "backbone" not in objects:
-            encoders.origin = EncoderOrigin(backbone, head_of(sections["encoders"]), structure_of(encoders))
+            # encoders with their own network have no head, and their settings may have the same names
+            head = None if encoders.built_in_backbone else head_of(sections["encoders"])
+            encoders.origin = EncoderOrigin(backbone, head, structure_of(encoders))
         context["dim"] = _scored_width(encoders, sections["encoders"])
     if encoders.vocabulary_size is not None:
         context["symbols"] = encoders.vocabulary_size

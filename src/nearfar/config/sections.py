@@ -63,7 +63,7 @@ class EncoderOrigin:
     """The settings that encoders were built from, and their structure then."""
 
     backbone: str
-    head: HeadConfig
+    head: HeadConfig | None  # None: encoders with their own network have none
     structure: str
 
 
