@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -258,7 +259,14 @@ def test_objects_without_the_base_classes_are_adapted(tmp_path: Path) -> None:
     [
         ({"hooks": [3]}, "hooks has an object of type int without on_start"),
         ({"hooks": nf.Hook()}, "hooks was of type Hook; expected a list"),
-        ({"loggers": [object()]}, "loggers has an object of type object without log and close"),
+        ({"hooks": [nf.Hook]}, "hooks has the class Hook; expected an object of it"),
+        (
+            {"hooks": [SimpleNamespace(on_step=print, state=dict)]},
+            "SimpleNamespace with only one of state and restore",
+        ),
+        ({"loggers": [object()]}, "loggers has an object of type object without log;"),
+        ({"loggers": [nf.Logger]}, "loggers has the class Logger; expected an object of it"),
+        ({"strategy": "single"}, "strategy was 'single'; expected an object of nearfar.Strategy"),
     ],
 )
 def test_unusable_hooks_are_refused_before_anything_is_written(

@@ -67,7 +67,14 @@ def as_hooks(hooks: Any) -> list[Hook]:
 def _as_hook(hook: Any) -> Hook:
     if isinstance(hook, Hook):
         return hook
+    if isinstance(hook, type):
+        raise UserError(f"hooks has the class {hook.__name__}; expected an object of it: {hook.__name__}(…)")
     methods = {name: getattr(hook, name) for name in _METHODS if callable(getattr(hook, name, None))}
+    if ("state" in methods) != ("restore" in methods):
+        raise UserError(
+            f"hooks has an object of type {type(hook).__name__} with only one of state and restore; "
+            "expected both or neither"
+        )
     if not any(name.startswith("on_") for name in methods):
         raise UserError(
             f"hooks has an object of type {type(hook).__name__} without on_start, on_step, on_epoch and on_end; "

@@ -38,7 +38,7 @@ class Logger:
 
 
 def as_loggers(loggers: Any) -> list[Logger]:
-    """Loggers as `Logger` objects. An object with `log` and `close` is adapted."""
+    """Loggers as `Logger` objects. An object with `log` is adapted."""
     if not isinstance(loggers, Sequence):
         raise UserError(
             f"loggers was of type {type(loggers).__name__}; expected a list of nearfar.Logger objects"
@@ -49,11 +49,15 @@ def as_loggers(loggers: Any) -> list[Logger]:
 def _as_logger(logger: Any) -> Logger:
     if isinstance(logger, Logger):
         return logger
+    if isinstance(logger, type):
+        raise UserError(
+            f"loggers has the class {logger.__name__}; expected an object of it: {logger.__name__}(…)"
+        )
     names = ("log", "flush", "close")
     methods = {name: getattr(logger, name) for name in names if callable(getattr(logger, name, None))}
-    if "log" not in methods or "close" not in methods:
+    if "log" not in methods:
         raise UserError(
-            f"loggers has an object of type {type(logger).__name__} without log and close; expected a nearfar.Logger"
+            f"loggers has an object of type {type(logger).__name__} without log; expected a nearfar.Logger"
         )
     adapted = Logger()
     vars(adapted).update(methods)

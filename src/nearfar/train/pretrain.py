@@ -20,7 +20,7 @@ from nearfar.data.all_ranks import open_on_all_ranks
 from nearfar.data.holdout import draw_labelled, split_holdout
 from nearfar.data.lazy import with_quarantine
 from nearfar.distributed.strategy import join
-from nearfar.errors import counted
+from nearfar.errors import UserError, counted
 from nearfar.modalities import DataSet
 from nearfar.parts.encoders import parameters_of
 from nearfar.run.checkpoints import Loaded
@@ -141,6 +141,8 @@ def run_pretraining(
     hooks, loggers = as_hooks(hooks), as_loggers(loggers)
     located = data if isinstance(data, Located) else locate(data, columns=columns_in(settings))
     folder = RunFolder(out)
+    if strategy is not None and not isinstance(strategy, Strategy):
+        raise UserError(f"strategy was {strategy!r}; expected an object of nearfar.Strategy")
     strategy = join(settings.sharding) if strategy is None else strategy
     check_kind(settings, located)
     with folder.claimed() if strategy.is_first else nullcontext():
