@@ -45,8 +45,8 @@ class RankRows(Rows):
 
     def sum_of_own(self, rows: Tensor) -> Tensor:
         """Of tensors with the rows of all ranks, one on each rank, the sum over ranks of this rank's rows."""
-        whole = len(self.sizes) * self.block == self.total
-        blocks = rows.contiguous() if whole else _padded(rows.split(self.sizes), self.block)
+        equal_blocks = len(self.sizes) * self.block == self.total
+        blocks = rows.contiguous() if equal_blocks else _padded(rows.split(self.sizes), self.block)
         own = rows.new_empty((self.block, *rows.shape[1:]))
         dist.reduce_scatter_tensor(own, blocks, group=self._group(rows))
         return own[: self.sizes[self.rank]]
