@@ -2,7 +2,7 @@
 
 Atoms mixed with continuous values, excess zeros, ties by rounding, counts, ordered answers of a
 questionnaire, tails without a mean, near-copies, rare events, three columns of forty, fifty rows. No constant
-was set on them before their first run; docs/information.md lists what that run changed.
+was set on them before their first run.
 
 Each has its own number of rows, the smallest of practical interest. Truths are closed forms, tables or
 quadrature."""

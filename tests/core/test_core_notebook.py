@@ -1,5 +1,8 @@
 """What notebooks show: every value of the text is in the HTML, names are escaped, figures hold the measured numbers."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 import nearfar as nf
@@ -43,6 +46,34 @@ def test_plot_of_a_result_has_a_bar_with_its_interval_for_each_kind_of_features(
     (errors,) = axes.collections
     ends = [segment[:, 0].tolist() for segment in errors.get_segments()]
     assert sorted(ends) == [pytest.approx([10.0, 30.0]), pytest.approx([40.0, 60.0])]
+
+
+@pytest.fixture(scope="module")
+def estimate() -> nf.Estimate:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=200)
+    return nf.estimate_mi(x, 0.6 * x + 0.8 * rng.normal(size=200))
+
+
+def test_estimate_shows_its_numbers_and_escapes_warnings(estimate: nf.Estimate) -> None:
+    html = replace(estimate, warnings=("a < b",))._repr_html_()
+    for text in (
+        f"{estimate.nats:.4f} nats",
+        estimate.interval_text(),
+        f"{float(estimate.at_least):.4f} nats",
+        f"{estimate.p_value:.3g}",
+        estimate.at_least.certificate.status,
+        "warning: a &lt; b",
+    ):
+        assert text in html
+
+
+def test_plot_of_an_estimate_draws_its_interval(estimate: nf.Estimate) -> None:
+    numbers = estimate.plot().axes[0]
+    (interval,) = numbers.collections
+    assert interval.get_segments()[0][:, 0].tolist() == pytest.approx(estimate.interval)
+    drawn = {line.get_xdata()[0] for line in numbers.lines if line.get_marker() == "o"}
+    assert {estimate.nats, float(estimate.at_least)} <= drawn
 
 
 def test_table_escapes_cells() -> None:

@@ -20,7 +20,6 @@ PAGES = [
 # not rewritten yet
 PENDING = {
     "docs/certificates.md",
-    "docs/information.md",
     "docs/methods.md",
     "docs/papers.md",
     "docs/reliability.md",

@@ -18,9 +18,14 @@ LEARNING = {
 
 
 def draw_estimate(estimate: Estimate, file: Path) -> None:
-    """Draws the estimate with interval, lower limit, baselines and ceiling; training against unseen rows.
+    estimate_figure(estimate).savefig(file)
 
-    Calibration.
+
+def estimate_figure(estimate: Estimate) -> Any:
+    """A matplotlib figure of up to three panels.
+
+    The estimate with interval, lower limit, baselines and ceiling; training rows against unseen rows;
+    calibration.
     """
     from matplotlib.figure import Figure
 
@@ -33,7 +38,7 @@ def draw_estimate(estimate: Estimate, file: Path) -> None:
     for draw, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
         draw(axes, estimate)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(file)
+    return figure
 
 
 def _draw_numbers(axes: Any, estimate: Estimate) -> None:

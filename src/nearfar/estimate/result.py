@@ -3,8 +3,10 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
+from nearfar.core.notebook import table_html
 from nearfar.core.types import Certificate
 
 
@@ -162,3 +164,21 @@ class Estimate(NatsResult):
             interval_name=interval_name,
             remark=remark,
         )
+
+    def _repr_html_(self) -> str:
+        limit = self.at_least
+        rows = [
+            ["estimate", f"{self.nats:.4f} nats ({self.bits:.4f} bits)"],
+            [f"{self.confidence:.0%} interval", self.interval_text()],
+            [f"at least ({limit.confidence:.0%})", f"{limit.nats:.4f} nats"],
+            *([["p (independence)", f"{self.p_value:.3g}"]] if self.p_value is not None else []),
+            ["rows", str(self.samples)],
+        ]
+        notes = "".join(f"<br>warning: {escape(warning)}" for warning in self.warnings)
+        return f"{table_html(rows)}<small>at least: {limit.certificate._repr_html_()}{notes}</small>"
+
+    def plot(self) -> Any:
+        """A matplotlib figure: the estimate beside its limits and baselines, the fit, the calibration."""
+        from nearfar.estimate.plot import estimate_figure
+
+        return estimate_figure(self)

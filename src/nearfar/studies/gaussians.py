@@ -9,7 +9,7 @@ the batch nothing is proven of ML-CPC, and alpha-CPC does exceed the truth.
 
 The arm `proven` shows how far a proof reaches: 256 anchors, each with 1,023 negatives of its own, alpha the
 smallest of Song & Ermon 2020, Thm 2, the critic frozen before the samples that evaluate it are drawn. As many
-negatives as anchors would be too few at 10 nats, even for the true log ratio as critic (docs/information.md).
+negatives as anchors would be too few at 10 nats, even for the true log ratio as critic (docs/results/bounds.md).
 
 Command: nearfar study gaussians arms=separable,proven     Cost: about 25 minutes of one core.
          nearfar study gaussians                           Cost: 6 hours more, for ten joint arms of 20,000 steps; steps=400 is a tenth.
