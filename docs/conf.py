@@ -2,7 +2,7 @@
 
 Sphinx, because it resolves typed signatures and cross-references by itself and searches without a server. MyST
 reads Markdown, furo brings dark mode and narrow screens. Mathematics become MathML, which browsers render
-without a script. Pages that follow from the code (API, commands, settings) are written to
+without a script. Pages that follow from the code (API, commands, settings, methods, papers) are written to
 docs/reference/generated before a build and are not committed.
 """
 
@@ -77,22 +77,26 @@ def write_generated() -> None:
     """Writes docs/reference/generated from the code."""
     GENERATED.mkdir(parents=True, exist_ok=True)
     for source, name in ROOT_PAGES.items():
-        (GENERATED / f"{name}.md").write_text(with_links_from(GENERATED, ROOT / source))
+        page = ROOT / source
+        (GENERATED / f"{name}.md").write_text(with_links_from(GENERATED, page, page.read_text("utf-8")))
+    for name, text in {"methods": methods(), "papers": papers()}.items():
+        (GENERATED / f"{name}.md").write_text(with_links_from(GENERATED, ROOT / "docs" / f"{name}.md", text))
     (GENERATED / "commands.md").write_text(commands())
     (GENERATED / "settings.md").write_text(settings())
     for title, modules in (API | {"More": remaining_modules()}).items():
         (GENERATED / f"{page_name(title)}.md").write_text(api_page(title, modules))
 
 
-def with_links_from(folder: Path, page: Path) -> str:
-    """A page's text with its links as they are written from `folder`; root pages at their place in the site."""
+def with_links_from(folder: Path, page: Path, text: str) -> str:
+    """The text of `page` with its links as they are written from `folder`; root pages at their place in the
+    site."""
 
     def target(match: "re.Match[str]") -> str:
         path = (page.parent / match[1]).resolve()
         name = ROOT_PAGES.get(os.path.relpath(path, ROOT))
         return os.path.relpath(GENERATED / f"{name}.md" if name else path, folder)
 
-    return LINK.sub(target, page.read_text(encoding="utf-8"))
+    return LINK.sub(target, text)
 
 
 def page_name(title: str) -> str:
@@ -125,6 +129,19 @@ def directive(module: str, name: str) -> str:
     if isfunction(value):
         return f".. autofunction:: {module}.{name}"
     return f".. autoclass:: {module}.{name}\n   :members:"
+
+
+def methods() -> str:
+    from nearfar.config.methods_page import CompleteRecipe, methods_page
+    from nearfar.config.recipes import RECIPES
+
+    return methods_page({name: CompleteRecipe.of(name) for name in RECIPES})
+
+
+def papers() -> str:
+    from nearfar.studies.mapped import page
+
+    return page()
 
 
 def commands() -> str:
@@ -196,7 +213,7 @@ def visit_math(translator: Any, node: nodes.Element) -> None:
 def link_root_pages(app: Sphinx, docname: str, source: list[str]) -> None:
     page = ROOT / "docs" / f"{docname}.md"
     if page.is_file() and GENERATED not in page.parents:
-        source[0] = with_links_from(page.parent, page)
+        source[0] = with_links_from(page.parent, page, source[0])
 
 
 def setup(app: Sphinx) -> None:

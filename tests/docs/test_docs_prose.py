@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from nearfar.cli import _parsed
+from nearfar.config.methods_page import CompleteRecipe, methods_page
+from nearfar.config.recipes import RECIPES
+from nearfar.studies.mapped import page as papers_page
 from tests.docs.prose import percentile, sentence_lengths
 
 ROOT = Path(__file__).parents[2]
@@ -20,10 +23,7 @@ PAGES = [
 # not rewritten yet
 PENDING = {
     "docs/certificates.md",
-    "docs/methods.md",
-    "docs/papers.md",
     "docs/reliability.md",
-    "docs/studies.md",
 }
 names = [str(page.relative_to(ROOT)) for page in PAGES]
 
@@ -46,6 +46,13 @@ def test_sentences_are_short(page: Path) -> None:
         assert max(lengths) <= 25
 
 
+def test_sentences_of_generated_pages_are_short() -> None:
+    for text in (methods_page({name: CompleteRecipe.of(name) for name in RECIPES}), papers_page()):
+        lengths = sentence_lengths(text)
+        assert statistics.mean(lengths) <= 18
+        assert percentile(lengths, 0.9) <= 30
+
+
 @pytest.mark.parametrize("page", PAGES, ids=names)
 def test_commands_parse(page: Path) -> None:
     """Every `nearfar` command of a shell block is accepted by the command line's own parser."""
@@ -58,6 +65,24 @@ def test_commands_parse(page: Path) -> None:
                 continue
             words = shlex.split(command, comments=True)
             _parsed(words[words.index("nearfar") + 1 :])
+
+
+REPOSITORY = [
+    *PAGES,
+    *(ROOT / name for name in ("AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+]
+
+
+@pytest.mark.parametrize("page", [*REPOSITORY, ROOT / "examples" / "README.md"], ids=lambda page: page.name)
+def test_links_lead_to_files_of_the_repository(page: Path) -> None:
+    """Whoever reads a page without the site; a heading that a link names exists too."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for path, anchor in re.findall(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]+))?\)", text):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), path
+        if anchor and target.suffix == ".md":
+            headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}, anchor
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names)

@@ -19,7 +19,7 @@ def add(commands: Any) -> None:
     recipes.add_argument("--all", action="store_true", help="every variant too, with its choices")
     recipes.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     recipes.add_argument(
-        "--markdown", action="store_true", help="print the page of all methods (docs/methods.md)"
+        "--markdown", action="store_true", help="print the reference of all methods and networks as Markdown"
     )
     recipes.set_defaults(command=run)
 

@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
     study.add_argument(
         "--papers",
         action="store_true",
-        help="print every numbered claim of the five papers with its command and status (docs/papers.md)",
+        help="print every numbered claim of the five papers with its command and status, as Markdown",
     )
     study.set_defaults(command=run)
 

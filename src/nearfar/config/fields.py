@@ -41,7 +41,7 @@ FIELDS: dict[str, SettingField] = {
     "backbone": _F(
         None,
         "resnet8-w16 (also -w8, -w32), resnet18 to resnet152, resnet50x2, resnet20, wrn-16-2, vgg8, "
-        "mobilenetv2, shufflenetv1 and more (docs/methods.md), or timm/NAME; other data have their own",
+        "mobilenetv2, shufflenetv1 and more (see `nearfar recipes --markdown`), or timm/NAME; other data have their own",
         CHOSEN_LATER,
     ),
     "image_size": _F(

@@ -1,4 +1,4 @@
-"""The recipes as one page of Markdown: docs/methods.md is what this prints, so it cannot drift.
+"""The recipes as one page of Markdown, written anew whenever the site is built, so it cannot drift.
 
 Certificates come from the methods themselves, built on torch's meta device, where tensors have shapes but no
 memory.
@@ -82,7 +82,7 @@ def base_of(name: str, entries: Mapping[str, Any]) -> str | None:
 
 
 def methods_page(entries: Mapping[str, CompleteRecipe]) -> str:
-    """docs/methods.md."""
+    """The reference of all methods; its links are relative to docs/."""
     methods = [entry for name, entry in entries.items() if base_of(name, entries) is None]
     variants = [entry for name, entry in entries.items() if base_of(name, entries) is not None]
     lines = [*_opening(), *_overview(methods)]
@@ -93,32 +93,31 @@ def methods_page(entries: Mapping[str, CompleteRecipe]) -> str:
 
 
 def _opening() -> Iterator[str]:
-    yield "<!-- Made by `nearfar recipes --markdown`; change the recipes, not this page. -->"
-    yield "# Methods"
+    yield "# Methods: reference"
     yield ""
     yield (
-        "Every method is one algorithm with five choices: views, encoders, negatives, selection and bound, "
-        "with a critic scoring pairs. `nearfar recipes NAME` shows one of them; any choice can be changed "
-        "on the command line, as in `bound=ml-cpc bound.alpha='geometric(10,0.1)'` or `selection=ring "
-        "selection.lower='linear(0,0.9)'`."
+        "Every method is one algorithm with five choices: views, encoders, negatives, selection and bound. "
+        "A critic scores pairs. `nearfar recipes NAME` shows one method. Any choice can be changed: "
+        "`bound=ml-cpc bound.alpha='geometric(10,0.1)'` or `selection=ring selection.lower='linear(0,0.9)'`. "
+        "[Choose a method](methods.md) compares them."
     )
     yield ""
     yield (
-        "In the equations u is an anchor, v+ its positive, v_k its K candidates or, in the objective, those "
-        "of them that count; x and x' are views of one instance, E is the mean over anchors and pairs of "
-        "views. Loss is what is missing to the ceiling, or minus the objective where there is none."
+        "**Symbols.** u is an anchor and v+ its positive. v_k are its K candidates; in the objective, those "
+        "that count. x and x' are views of one instance. E is the mean over anchors and pairs of views. "
+        "The loss is the ceiling minus the objective. Without a ceiling it is minus the objective."
     )
     yield ""
     yield (
-        "Certificates say what a method's own number proves about mutual information on held-out instances, "
-        f"networks in evaluation mode, with {INSTANCES:,} instances in the data; while it trains, the number "
-        "is fitted to its own batches and proves nothing. The reasons are in "
-        "[certificates.md](certificates.md). *Proven*: a lower bound under the condition. *Measured*: a "
-        "condition of the proof was measured on some anchors. *Not covered*: nobody has shown that it is "
-        "one. *Objective only*: it is not an estimate of information. Beside its own number, every run logs "
-        "a held-out estimate that is proven, whatever it trains with. Numbers of epochs in schedules are "
-        "those of a run of 100."
+        "**Certificates** say what a method's own number proves about mutual information. They are for "
+        f"held-out instances, networks in evaluation mode and data of {INSTANCES:,} instances. A training "
+        "value is fitted to its own batches and proves nothing. *Proven*: a lower bound under the condition. "
+        "*Measured*: a condition of the proof was measured on some anchors. *Not covered*: there is no "
+        "proof. *Objective only*: not an estimate of information. Every run also logs a held-out estimate "
+        "that is proven, whatever the method. [Certificates](certificates.md) has the reasons."
     )
+    yield ""
+    yield "Epochs in schedules are those of a run of 100."
     yield ""
 
 
@@ -142,11 +141,11 @@ def _section(entry: CompleteRecipe) -> Iterator[str]:
     yield from ("```text", *equation_lines(equation_of(entry.choices)), "```")
     yield ""
     certificate = entry.certificate()
-    ceiling = "" if certificate.ceiling is None else f" Ceiling: {certificate.ceiling:.4g} nats."
-    yield (
-        f"**{certificate.status.capitalize()}** (batches of {entry.batch_size:,}): "
-        f"{certificate.condition}.{ceiling}"
-    )
+    yield f"**{certificate.status.capitalize()}** with batches of {entry.batch_size:,}:"
+    yield ""
+    yield from (f"- {clause}" for clause in certificate.condition.split("; "))
+    if certificate.ceiling is not None:
+        yield f"- ceiling {certificate.ceiling:.4g} nats"
     yield ""
     yield from ("```", entry.command, "```")
     yield ""
@@ -162,9 +161,8 @@ def _variants(entries: list[CompleteRecipe]) -> Iterator[str]:
     yield "## Other negatives for any of them"
     yield ""
     yield (
-        "Each method with negatives also goes by its name and a selection: `nearfar pretrain moco-ring "
-        "photos/ --out runs/moco-ring`. Only the selection differs, so encoders, critic, negatives and "
-        "bound are those above."
+        "Each method with negatives also exists with another selection: `nearfar pretrain moco-ring "
+        "photos/ --out runs/moco-ring`. Only the selection differs."
     )
     yield ""
     for selection in dict.fromkeys(entry.name.rpartition("-")[2] for entry in entries):
@@ -199,8 +197,8 @@ def _presets() -> Iterator[str]:
     yield "## Presets: the papers' own settings"
     yield ""
     yield (
-        "The settings above are ours, for small pictures and a CPU. `preset=NAME` puts what a paper trained "
-        "with over them, and under whatever else is set: `nearfar pretrain moco-ring photos/ --out runs/a "
+        "The settings above are ours, for small images and a CPU. `preset=NAME` replaces them by those of a "
+        "paper. Your own settings come after the preset: `nearfar pretrain moco-ring photos/ --out runs/a "
         "preset=wu2021 epochs=50`. What a paper does not say stays ours."
     )
     yield ""
@@ -216,17 +214,19 @@ def _presets() -> Iterator[str]:
 
 
 def _networks() -> Iterator[str]:
-    yield "## Networks of pictures"
+    yield "## Networks for images"
     yield ""
     yield (
-        "`backbone=NAME`, in every recipe. Up to 64 pixels a side their stems throw less away: 3x3 with "
-        "stride 1 instead of 7x7, stride 2 and a pooling. `resnet18` to `resnet152` (and, by the same "
-        "classes, `resnet50x2`: every layer twice as wide), `vgg11` to `vgg19`, `mobilenetv2` and "
-        "`shufflenetv2` are torchvision's; `timm/NAME` is any of timm's. Neither has the others, which are "
-        "written here: ResNets for CIFAR of 6n + 2 layers (He et al. 2016, sec. 4.2; `x4`: stages four "
-        "times as wide, Tian et al. 2020b), WRN-d-w of 6n + 4 (Zagoruyko & Komodakis 2016), ShuffleNet "
-        "(Zhang et al. 2018), VGG-8 from torchvision's layers, and our own `resnet8-w16`. Weights and "
-        "features are counted for colour pictures of 32 pixels."
+        "`backbone=NAME`, in every recipe. For images of up to 64 pixels the first layer is a 3x3 convolution "
+        "with stride 1, without pooling. Weights and features are counted for colour images of 32 pixels."
+    )
+    yield ""
+    yield (
+        "torchvision provides `resnet18` to `resnet152`, `resnet50x2` (every layer twice as wide), `vgg11` to "
+        "`vgg19`, `mobilenetv2` and `shufflenetv2`. `timm/NAME` is any network of timm. The others are "
+        "written here: ResNets for CIFAR of 6n + 2 layers (He et al. 2016, sec. 4.2), with `x4` for stages "
+        "four times as wide (Tian et al. 2020b). WRN-d-w has 6n + 4 layers (Zagoruyko & Komodakis 2016). "
+        "ShuffleNet is that of Zhang et al. 2018. VGG-8 uses torchvision's layers. `resnet8-w16` is our own."
     )
     yield ""
     yield from ("| name | |", "|---|---|")
@@ -238,7 +238,7 @@ def _networks() -> Iterator[str]:
 def _parts() -> Iterator[str]:
     yield "## Parts"
     yield ""
-    yield "What can be chosen in each room, with its line of the equation; settings stand in braces."
+    yield "The parts of each kind, with their line of the equation. Settings are in braces."
     yield ""
     for room, parts in ROOMS.items():
         yield from (f"| {room} | |", "|---|---|")

@@ -25,7 +25,7 @@ noise.
 
 The first weights decide how far the spirals come apart more than any of these: the curve enters the circle
 folded, and to remove a fold an arm would have to pass through one point. So seeds differ by 0.09;
-docs/studies.md reports sixteen of them, thirteen of which nothing was chosen with.
+docs/results/images.md reports sixteen of them, thirteen of which nothing was chosen with.
 
 Command: nearfar study spirals     Cost: about 40 minutes of one core.
 """

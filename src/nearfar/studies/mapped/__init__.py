@@ -1,4 +1,4 @@
-"""Every numbered item of the five papers and its state here: the table that docs/papers.md is printed from.
+"""Every numbered item of the five papers and its state here: the table that the page of papers is printed from.
 
 A paper is a text, a line a row:   items | what it is | evidence | state | reason
 
@@ -110,16 +110,16 @@ def state_counts(paper: str) -> Mapping[str, int]:
 
 
 def page() -> str:
-    """The text of docs/papers.md."""
+    """The page of all items, written anew whenever the site is built; its links are relative to docs/."""
     lines = [
         "# The five papers, number by number",
         "",
-        "Every numbered equation, theorem, algorithm, table and figure of the papers that nearfar began "
-        "with, and the sections that make a claim: what shows or checks it, and what came out. "
-        "Printed by `nearfar study --papers`. A test walks all rows: the cited test exists and contains the "
-        "formula, the cited command runs on a tiny budget, and the papers' texts have these numbers and no others. "
-        "Data are CIFAR-10 unless the row says otherwise. [studies.md](studies.md) and "
-        "[results/studies.md](results/studies.md) have the figures, [references.md](references.md) the papers.",
+        "Every numbered item of the five papers that nearfar began with, and the sections that make a claim. "
+        "Each row names its evidence and its state. `nearfar study --papers` prints this page. "
+        "A test walks all rows: cited tests exist and contain the formula, cited commands run on a tiny budget. "
+        "Data are CIFAR-10 unless the row says otherwise. Figures are in "
+        "[images](results/images.md), [bounds](results/bounds.md) and [more studies](results/studies.md). "
+        "The papers are in the [references](references.md).",
         "",
         "| state | means |",
         "|---|---|",

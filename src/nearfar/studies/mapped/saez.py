@@ -18,7 +18,7 @@ Eq. 20 | N-pair-mc loss | tests/bounds/test_bounds_laws.py::test_value_and_gradi
 Eq. 21-22 | N-pair-mc is InfoNCE | tests/bounds/test_bounds_truth.py::test_npair_is_infonce_without_log_m | tested | `Eq. 22`
 Eq. 23 | NT-Xent of a pair | tests/bounds/test_bounds_laws.py::test_ntxent_equals_lightly | tested | `Eq. 23-24`
 Eq. 24 | NT-Xent of a batch | tests/bounds/test_bounds_laws.py::test_ntxent_equals_lightly | tested | erratum: `Eq. 23-24` over both orders, divided by 2N; printed to 2N with index 2k
-Eq. 25 | BYOL's loss | tests/core/test_core_method.py::test_byol_loss_equals_the_squared_distance_of_unit_vectors | tested | `Eq. 25` is the sum of both directions; ours is their mean, half of it, so `preset=grill2020` has twice the rate and half the decay (docs/methods.md). Erratum: only the online network has a predictor
+Eq. 25 | BYOL's loss | tests/core/test_core_method.py::test_byol_loss_equals_the_squared_distance_of_unit_vectors | tested | `Eq. 25` is the sum of both directions; ours is their mean, half of it, so `preset=grill2020` has twice the rate and half the decay (nearfar recipes --markdown). Erratum: only the online network has a predictor
 Thm 2.1.1 | Bayes | tests/bounds/test_bounds_enumerated.py::test_bayes | tested | erratum: `P(A given B) P(B) / P(A)`, printed P(A given B) P(A) / P(B)
 Thm 3.2.1 | Donsker-Varadhan | tests/bounds/test_bounds_enumerated.py::test_donsker_varadhans_gap_is_a_divergence | tested | `Thm 3.2.1`; erratum: tight where G = P, printed P = Q; from a sample not covered (docs/certificates.md)
 Thm 4.1 | NCE has one maximum, at the data | tests/bounds/test_bounds_truth.py::test_binary_nce_is_highest_at_the_log_ratio | tested | `BinaryNCE`; and `nearfar study nce-density`

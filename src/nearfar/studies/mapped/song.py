@@ -27,7 +27,7 @@ Ex. 1 | alpha-CPC above log 2 | tests/bounds/test_bounds_truth.py::test_binary_e
 Alg. 1 | the loss in code | tests/bounds/test_bounds_truth.py::test_ml_cpc_equals_its_kl_form | tested | `kl_div`; erratum: the code of App. B narrows by m, leaves the positives without a dimension and subtracts their sum
 Table 1 | distillation, same architectures | nearfar study distillation pairs=wrn-16-2>wrn-10-1,resnet20>resnet8,resnet8x2>resnet8 | not reproduced | CIFAR-10, 5 epochs, 2 seeds: no contrast alone above the student alone (docs/results/distillation.md); values and gradients of all terms are tested (tests/distill/test_distill_references.py)
 Table 2 | distillation, other architectures | nearfar study distillation pairs=vgg8>mobilenetv2x0.25,resnet8x2>shufflenetv2x0.5,wrn-16-2>shufflenetv2x0.5 | not reproduced | CIFAR-10, 5 epochs, 2 seeds: contrast with KD is 2 to 4 points above the student alone on all three pairs, but KD alone is better still on two
-Table 3 | MoCo-v2 with curricula of alpha | nearfar study curricula | not reproduced | 5,000 images, 3 to 15 epochs, 2 seeds: from -0.9 to +0.7 points of CPC, every interval holds zero (docs/studies.md); (b) is of CIFAR-100, which is not here
+Table 3 | MoCo-v2 with curricula of alpha | nearfar study curricula | not reproduced | 5,000 images, 3 to 15 epochs, 2 seeds: from -0.9 to +0.7 points of CPC, every interval holds zero (docs/results/images.md); (b) is of CIFAR-100, which is not here
 Table 4 | ImageNet, 30 epochs | - | not possible here | no ImageNet, no GPU
 Fig. 1 | two coins over alpha | nearfar study binary | reproduced | closed form, no spread: exact to 1e-6 at n = m = 3
 Fig. 2 | bias and variance over m | nearfar study binary | reproduced | closed form, no spread
