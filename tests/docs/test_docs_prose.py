@@ -22,7 +22,6 @@ PAGES = [
 ]
 # not rewritten yet
 PENDING = {
-    "docs/certificates.md",
     "docs/reliability.md",
 }
 names = [str(page.relative_to(ROOT)) for page in PAGES]
