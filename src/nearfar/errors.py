@@ -37,7 +37,7 @@ def _as_argument(flag: re.Match[str]) -> str:
     return _ARGUMENTS.get(name, name.replace("-", "_")) + ("=True" if name in _TRUE_FLAGS else "")
 
 
-class UserError(Exception):
+class UserError(ValueError):
     """A mistake the user can fix: one sentence with the key or file, its value, and what is allowed.
 
     The command line prints only the sentence and exits with code 2. Saved files are not touched. Options are

@@ -32,7 +32,7 @@ from nearfar.config.objects import (
 from nearfar.config.presets import preset_for
 from nearfar.config.reading import load_file, load_yaml, numbers
 from nearfar.config.recipes import RECIPES
-from nearfar.config.schema import check_settings, expectation, settable, unknown
+from nearfar.config.schema import check_settings, expectation, settable, unknown, validator_error
 from nearfar.config.sections import PAIRING_KEYS, ROOMS, built_from, check_owners, check_section, section_of
 from nearfar.config.settings import MAX_EPOCHS, TEXTS, Settings
 from nearfar.core.abstract import AbstractViewSettings
@@ -299,7 +299,8 @@ def check(merged: Layer, objects: Objects = NONE, *, stored: bool = False) -> Se
         return Settings(**settings)
     except ValidationError as problem:
         first = problem.errors()[0]
-        raise UserError(f"{first['loc'][0]} was {first['input']!r}; {expectation(problem)}") from None
+        error = UserError(f"{first['loc'][0]} was {first['input']!r}; {expectation(problem)}")
+        raise validator_error(problem) or error from None
 
 
 def check_optimizer(settings: Layer) -> dict[str, Any]:

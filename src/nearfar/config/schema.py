@@ -65,7 +65,8 @@ def convert(raw: Any, annotation: Any, key: str) -> Any:
     try:
         return _adapter(annotation).validate_python(raw, context={"key": key})
     except ValidationError as problem:
-        raise UserError(f"{key} was {raw!r}; {expectation(problem, annotation)}") from None
+        error = UserError(f"{key} was {raw!r}; {expectation(problem, annotation)}")
+        raise validator_error(problem) or error from None
 
 
 def plain(value: Any) -> Any:
@@ -155,6 +156,12 @@ _LIMITS = {
     "less_than": "a number below {lt}",
     "literal_error": "{expected}",
 }
+
+
+def validator_error(problem: ValidationError) -> UserError | None:
+    """The error that a validator of ours raised, which pydantic wraps in its own."""
+    causes = (error.get("ctx", {}).get("error") for error in problem.errors())
+    return next((cause for cause in causes if isinstance(cause, UserError)), None)
 
 
 def expectation(problem: ValidationError, annotation: Any = None) -> str:

@@ -110,6 +110,8 @@ def build(
     groups = _groups(module, weight_decay, scales or {}, strategy)
     try:
         return OPTIMISERS[name](groups, lr, momentum, **(options or {}))
+    except UserError:
+        raise
     except ValueError as problem:  # torch names the option and its value
         settings = ", ".join(f"optimizer.{key}={value}" for key, value in (options or {}).items())
         raise UserError(

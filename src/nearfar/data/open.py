@@ -227,6 +227,8 @@ def _locate_name(spec: str, columns: Columns = NO_COLUMNS) -> Located:
         if not path.exists():
             raise UserError(_not_found(spec))
         check_regular(path)  # a pipe would be waited for without end
+    except UserError:
+        raise
     except (OSError, ValueError) as error:  # a name too long, a null byte, a folder without permission
         raise UserError(f"data {printable(spec)!r} cannot be opened: {error_reason(error)}.") from error
     return _locate_file(path, spec, columns)

@@ -211,5 +211,7 @@ def read_manifest(file: RemoteFile, root: str) -> PackManifest:
         first = problem.errors()[0]
         field = ".".join(map(str, first["loc"]))
         raise UserError(f"data {root!r}: {MANIFEST} makes no sense ({field}: {first['msg']}).") from None
+    except UserError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
         raise UserError(f"data {root!r}: {MANIFEST} cannot be read ({problem}).") from None

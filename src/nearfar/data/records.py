@@ -56,7 +56,7 @@ def read_records(file: Path) -> list[Result] | None:
         if dict(zip(table.schema.names, table.schema.types, strict=True)) != _TYPES:
             return None
         rows: list[dict[str, Any]] = table.to_pylist()
-    except (OSError, pa.ArrowException, ValueError, UserError):
+    except (OSError, pa.ArrowException, ValueError):
         return None
     if any((row["digest"] is None) != (row["reason"] is not None) for row in rows):
         return None

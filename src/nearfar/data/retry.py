@@ -92,6 +92,8 @@ class RetryingFile(io.BufferedIOBase):
 
         try:
             return retry(self._path, attempt)
+        except UserError:
+            raise
         except (ValueError, NotImplementedError) as error:
             raise UserError(
                 f"{self._path!r} cannot be read in parts ({error_reason(error)}): {NO_RANGES}"

@@ -115,6 +115,8 @@ class RowGroups:
             rows: list[StoredRow] = [
                 (empty if row is None else row, digest) for row, digest in zip(cells, digests, strict=True)
             ]
+        except UserError:
+            raise
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise UserError(

@@ -151,6 +151,8 @@ def _members(file: RemoteFile) -> Iterator[_Member]:
                     raise tarfile.ReadError(f"{printable(member.name)!r} is a sparse file")
                 if member.isreg() and not os.path.basename(member.name).startswith("."):
                     yield _Member(file, member.name, member.offset_data, member.size)
+    except UserError:
+        raise
     except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, RecursionError) as error:
         raise UserError(
             f"{file.path!r} cannot be read as a tar file: {error_reason(error)}; compressed ones must be unpacked first."
@@ -168,5 +170,7 @@ def _number(member: _Member) -> int:
     try:
         text = member.read()[:_LONGEST_LABEL].decode("ascii").strip()
         return int(text)
+    except UserError:
+        raise
     except (Unusable, ValueError):
         raise UserError(f"{member.file.path!r}: {member.name} is not a class number as text.") from None

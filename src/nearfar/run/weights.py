@@ -40,6 +40,8 @@ def read_weights(path: Path, key: str = "init") -> dict[str, Tensor]:
         check_memory(path, check_regular(path))
         with open_regular_file(path) as file:
             loaded = torch.load(file, map_location="cpu", weights_only=True)
+    except UserError:
+        raise
     except OSError as problem:
         raise UserError(f"{key} was {path}, which cannot be read: {problem.strerror or problem}") from None
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError):

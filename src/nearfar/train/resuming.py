@@ -141,6 +141,8 @@ def describe_data(
 def restore_session(session: Session, restored: checkpoints.Loaded, folder: RunFolder) -> None:
     try:
         session.restore(restored.tensors, restored.facts)
+    except UserError:
+        raise
     except (RuntimeError, KeyError, ValueError):
         raise UserError(
             f"the checkpoint in {folder.checkpoints} does not fit these settings: another network or other "
