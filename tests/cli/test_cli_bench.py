@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -101,7 +100,9 @@ def test_ratios_compare_medians() -> None:
     lines = list(table([result]))
     assert any("| theirs | 3 | 0 to 3 | 3.00× |" in line for line in lines)
     assert any("third: peer is not installed" in line for line in lines)
-    assert "theirs" in "".join(ElementTree.fromstring(bar_chart([result])).itertext())
+    (panel,) = bar_chart([result]).axes
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["ours", "theirs"]
+    assert [bar.get_width() for bar in panel.patches] == pytest.approx([10, 1 / 0.3])
     assert to_json([result])["t"]["arms"]["theirs"]["ratio"] == pytest.approx(3)
 
 
@@ -167,7 +168,7 @@ def test_missing_peer_is_listed(
     (contest,) = (value for key, value in document.items() if key != "machine")
     assert contest["absent"] == ["open_clip: open_clip is not installed"]
     assert list(contest["arms"]) == ["nearfar"]
-    assert out.read_text().startswith("<svg")
+    assert "<svg" in out.read_text()
     for words in (
         ["--blocks", "0"],
         ["--seconds", "-1"],

@@ -12,19 +12,25 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nearfar.bench.information_tasks import InformationTask
+from nearfar.core.tables import markdown_table
 from nearfar.estimate import estimate_mi
 from nearfar.estimate.baselines import gaussian_information, ksg_information
+from nearfar.sweeps.pictures import COLOURS, panels
 from nearfar.system.files import append_line
 from nearfar.system.hardware import one_thread
 from nearfar.system.untrusted import read_text
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 MIN_ORACLE_ERROR = 1e-3  # nats: a smaller error of the oracle is luck, and a ratio to it says nothing
 RIVALS = {"ksg": "KSG", "cca": "CCA", "network": "InfoNCE network"}
+ESTIMATORS = {"oracle": "oracle", "nats": "nearfar", **RIVALS}
 
 
 @dataclass(frozen=True)
@@ -121,38 +127,35 @@ def run_information(
 def information_table(results: Sequence[TaskResult]) -> Iterator[str]:
     """Markdown: a summary for each number of rows, then every task."""
     sizes = sorted({result.rows for result in results})
-    yield "| | " + " | ".join(f"{rows:,} rows" for rows in sizes) + " |"
-    yield "|---|" + "---|" * len(sizes)
     groups = [[result for result in results if result.rows == rows] for rows in sizes]
+    summary: dict[str, Callable[[list[TaskResult]], str]] = {
+        "tasks × seeds": lambda g: str(len(g)),
+        "mean absolute error": lambda g: f"**{fmean(r.error() for r in g):.4f}**",
+        "… of the oracle": lambda g: f"{fmean(r.error('oracle') for r in g):.4f}",
+        **{f"… of {label}": partial(_mean_error, name=name) for name, label in RIVALS.items()},
+        "error over the oracle's, median": _ratio,
+        "nearer than KSG": lambda g: _share([r.error() < r.error("ksg") for r in g]),
+        "90 % interval contains the truth": lambda g: _share([r.covered for r in g]),
+        "`at_least` above the truth": lambda g: _share([r.at_least > r.truth for r in g]),
+        "CPU-seconds, median": lambda g: f"{median(r.seconds['nats'] for r in g):.1f}",
+    }
+    rows = [[label, *map(cell, groups)] for label, cell in summary.items()]
+    yield from markdown_table([["", *(f"{size:,} rows" for size in sizes)], *rows])
+    titles = ["truth", "oracle", "nearfar", "90 % interval", *RIVALS.values(), "CPU-s"]
+    for size, group in zip(sizes, groups, strict=True):
+        names = dict.fromkeys(result.task for result in group)
+        tasks = [_task_row([result for result in group if result.task == name]) for name in names]
+        yield from ["", *markdown_table([[f"{size:,} rows", *titles], *tasks])]
 
-    def line(label: str, cell: Callable[[list[TaskResult]], str]) -> str:
-        return f"| {label} | " + " | ".join(cell(group) for group in groups) + " |"
 
-    yield line("tasks × seeds", lambda g: str(len(g)))
-    yield line("mean absolute error", lambda g: f"**{fmean(r.error() for r in g):.4f}**")
-    yield line("… of the oracle", lambda g: f"{fmean(r.error('oracle') for r in g):.4f}")
-    for name, label in RIVALS.items():
-        yield line(f"… of {label}", partial(_mean_error, name=name))
-    yield line("error over the oracle's, median", lambda g: _ratio(g))
-    yield line("nearer than KSG", lambda g: _share([r.error() < r.error("ksg") for r in g]))
-    yield line("90 % interval contains the truth", lambda g: _share([r.covered for r in g]))
-    yield line("`at_least` above the truth", lambda g: _share([r.at_least > r.truth for r in g]))
-    yield line("CPU-seconds, median", lambda g: f"{median(r.seconds['nats'] for r in g):.1f}")
-    for rows, group in zip(sizes, groups, strict=True):
-        yield ""
-        rivals = " | ".join(RIVALS.values())
-        yield f"| {rows:,} rows | truth | oracle | nearfar | 90 % interval | {rivals} | CPU-s |"
-        yield "|---|---|---|---|---|---|---|---|---|"
-        for name in dict.fromkeys(result.task for result in group):
-            same = [result for result in group if result.task == name]
-            values = {k: _mean([_number(asdict(r)[k]) for r in same], 3) for k in ("oracle", "nats", *RIVALS)}
-            low, high = (fmean(asdict(r)[k] for r in same) for k in ("low", "high"))
-            mark = "" if all(r.covered for r in same) else " ✗"
-            yield (
-                f"| {name} | {same[0].truth:.3f} | {values['oracle']} | {values['nats']} | "
-                f"{low:.3f} to {high:.3f}{mark} | {values['ksg']} | {values['cca']} | {values['network']} | "
-                f"{fmean(r.seconds['nats'] for r in same):.1f} |"
-            )
+def _task_row(results: list[TaskResult]) -> list[str]:
+    """The means over the seeds of one task."""
+    values = {k: _mean([_number(asdict(r)[k]) for r in results], 3) for k in ("oracle", "nats", *RIVALS)}
+    low, high = (fmean(asdict(r)[end] for r in results) for end in ("low", "high"))
+    interval = f"{low:.3f} to {high:.3f}" + ("" if all(r.covered for r in results) else " ✗")
+    seconds = f"{fmean(r.seconds['nats'] for r in results):.1f}"
+    estimates = [values["oracle"], values["nats"], interval, *(values[name] for name in RIVALS)]
+    return [results[0].task, f"{results[0].truth:.3f}", *estimates, seconds]
 
 
 def _mean_error(group: list[TaskResult], name: str) -> str:
@@ -176,39 +179,17 @@ def _share(values: list[bool]) -> str:
     return f"{sum(values)} of {len(values)}"
 
 
-def information_chart(results: Sequence[TaskResult]) -> str:
-    """An SVG: for every task the error of each estimator at the largest number of rows, on a log scale."""
+def information_chart(results: Sequence[TaskResult]) -> "Figure":
+    """The error of each estimator for every task at the largest number of rows, on a log scale."""
     rows = max(result.rows for result in results)
     group = [result for result in results if result.rows == rows]
     names = list(dict.fromkeys(result.task for result in group))
-    colours = {"oracle": "#222", "nats": "#2a6f97", "ksg": "#d08c60", "cca": "#8a9a5b", "network": "#a34a6b"}
-    labels = {"oracle": "oracle", "nats": "nearfar", **RIVALS}
-    left, width, step, top = 270, 760, 17, 46
-    lowest_error, highest_error = 1e-3, 10.0
-
-    def across(error: float) -> float:
-        clipped = min(max(error, lowest_error), highest_error)
-        share = np.log10(clipped / lowest_error) / np.log10(highest_error / lowest_error)
-        return float(left + share * (width - left - 30))
-
-    height = top + step * len(names) + 12
-    parts = [f'<text x="8" y="16" font-weight="bold">absolute error in nats, {rows:,} rows</text>']
-    for k, (name, colour) in enumerate(colours.items()):
-        parts.append(f'<circle cx="{left + 100 * k - 20}" cy="12" r="4" fill="{colour}"/>')
-        parts.append(f'<text x="{left + 100 * k - 12}" y="16">{labels[name]}</text>')
-    for error in (0.001, 0.01, 0.1, 1, 10):
-        x = across(error)
-        parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top - 8}" y2="{height - 8}" stroke="#ddd"/>')
-        parts.append(f'<text x="{x:.1f}" y="{top - 12}" text-anchor="middle" fill="#666">{error:g}</text>')
-    for k, name in enumerate(names):
-        y = top + step * k + 6
-        parts.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{name}</text>')
-        for estimator, colour in colours.items():
-            errors = [result.error(estimator) for result in group if result.task == name]
-            if np.isfinite(errors).all():
-                parts.append(f'<circle cx="{across(fmean(errors)):.1f}" cy="{y}" r="4" fill="{colour}"/>')
-    body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
-        f'font-size="11">\n<rect width="{width}" height="{height}" fill="#fff"/>\n{body}\n</svg>\n'
-    )
+    title = f"absolute error in nats, {rows:,} rows"
+    figure, (axes,) = panels([title], 7.6, 1.2 + 0.18 * len(names))
+    for (name, label), colour in zip(ESTIMATORS.items(), COLOURS, strict=False):
+        errors = [fmean(result.error(name) for result in group if result.task == task) for task in names]
+        axes.plot(np.clip(errors, MIN_ORACLE_ERROR, None), names, "o", color=colour, label=label)
+    axes.set_xscale("log")
+    axes.invert_yaxis()
+    axes.legend()
+    return figure

@@ -10,15 +10,20 @@ import statistics
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nearfar.bench.arms import contests
 from nearfar.bench.peers import Contest, PeerMissing
 from nearfar.bench.turns import Turn, open_arm
+from nearfar.core.tables import markdown_table
+from nearfar.sweeps.pictures import panels
 from nearfar.system.hardware import keep_freed_memory
 from nearfar.system.machine import cpu_name, version
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -98,48 +103,32 @@ def table(results: list[ContestResult]) -> Iterator[str]:
     """Markdown."""
     for result in results:
         unit = result.contest.unit
-        yield ""
-        yield f"| {result.contest.title} | {unit}, median | lowest to highest | ours over it | CPU µs each | ours over it |"
-        yield "|---|---|---|---|---|---|"
-        for row in result.rows():
-            yield (
-                f"| {row.name} | {row.rate:,.0f} | {row.lowest:,.0f} to {row.highest:,.0f} | "
-                f"{row.ratio:.2f}× | {row.cpu:,.1f} | {row.cpu_ratio:.2f}× |"
-            )
-        for line in result.absent:
-            yield f"| {line} | | | | | |"
-
-
-def bar_chart(results: list[ContestResult]) -> str:
-    """Bars of the medians, a group for each contest, each on its own scale; whiskers from the lowest to the
-    highest block."""
-    width, bar, gap, left = 760, 18, 14, 250
-    parts, y = [], 8
-    for result in results:
-        rows = list(result.rows())
-        largest = max(row.highest for row in rows)
-        across = (width - left - 90) / largest
-        parts.append(
-            f'<text x="8" y="{y + 12}" font-weight="bold">{result.contest.title} ({result.contest.unit})</text>'
-        )
-        y += 20
-        for row in rows:
-            name, median, low, high = row.name, row.rate, row.lowest, row.highest
-            colour = "#2a6f97" if name.startswith("nearfar") else "#b0b7bd"
-            middle = y + bar / 2
-            parts += [
-                f'<text x="{left - 8}" y="{middle + 4}" text-anchor="end">{name}</text>',
-                f'<rect x="{left}" y="{y}" width="{max(1.0, median * across):.1f}" height="{bar - 4}" fill="{colour}"/>',
-                f'<line x1="{left + low * across:.1f}" x2="{left + high * across:.1f}" y1="{middle - 2}" y2="{middle - 2}" stroke="#222"/>',
-                f'<text x="{left + high * across + 6:.1f}" y="{middle + 3}">{median:,.0f}</text>',
+        head = [f"{unit}, median", "lowest to highest", "ours over it", "CPU µs each", "ours over it"]
+        rows = [
+            [
+                row.name,
+                f"{row.rate:,.0f}",
+                f"{row.lowest:,.0f} to {row.highest:,.0f}",
+                f"{row.ratio:.2f}×",
+                f"{row.cpu:,.1f}",
+                f"{row.cpu_ratio:.2f}×",
             ]
-            y += bar
-        y += gap
-    body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" font-family="sans-serif" font-size="12">\n'
-        f'<rect width="{width}" height="{y}" fill="#fff"/>\n{body}\n</svg>\n'
-    )
+            for row in result.rows()
+        ]
+        absent = [[line, *[""] * len(head)] for line in result.absent]
+        yield from ["", *markdown_table([[result.contest.title, *head], *rows, *absent])]
+
+
+def bar_chart(results: list[ContestResult]) -> "Figure":
+    """Bars of the medians, a panel for each contest; whiskers from the lowest to the highest block."""
+    figure, axes = panels([f"{r.contest.title} ({r.contest.unit})" for r in results], 6.0, 2.0)
+    for axis, result in zip(axes, results, strict=True):
+        rows = list(result.rows())
+        ends = [[row.rate - row.lowest for row in rows], [row.highest - row.rate for row in rows]]
+        colours = ["#2a6f97" if row.name.startswith("nearfar") else "#b0b7bd" for row in rows]
+        axis.barh([row.name for row in rows], [row.rate for row in rows], xerr=ends, color=colours)
+        axis.invert_yaxis()
+    return figure
 
 
 def to_json(results: list[ContestResult]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,20 @@ def _rows(text: str) -> list[int]:
     return sizes
 
 
-def _write_chart(path: Path | None, svg: str) -> None:
-    from nearfar.system.files import write_atomic
-
+def _write_chart(path: Path | None, chart: Callable[[], Any]) -> None:
+    """Writes a matplotlib figure as SVG, where one was requested."""
     if path is None:
         return
+    from io import BytesIO
+
+    from nearfar.system.extras import need
+    from nearfar.system.files import write_atomic
+
+    buffer = BytesIO()
+    with need("matplotlib").rc_context({"svg.fonttype": "none", "font.size": 9.0}):
+        chart().savefig(buffer, format="svg", metadata={"Date": None})
     try:
-        write_atomic(path, svg)
+        write_atomic(path, buffer.getvalue())
     except OSError as problem:
         raise UserError(f"--svg {path} cannot be written: {problem.strerror}") from None
 
@@ -97,7 +105,7 @@ def _information(args: argparse.Namespace, sizes: list[int]) -> int:
         print(line)
     if args.json:
         print(json.dumps([asdict(result) for result in results]))
-    _write_chart(args.svg, information_chart(results))
+    _write_chart(args.svg, lambda: information_chart(results))
     return DONE
 
 
@@ -134,5 +142,5 @@ def _speed(args: argparse.Namespace, sizes: list[int]) -> int:
     )
     if args.json:
         print(json.dumps({"machine": machine_line(), **to_json(results)}))
-    _write_chart(args.svg, bar_chart(results))
+    _write_chart(args.svg, lambda: bar_chart(results))
     return DONE

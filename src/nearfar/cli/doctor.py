@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from nearfar.cli.codes import DONE
+from nearfar.core.tables import text_table
 from nearfar.errors import UserError, counted
 from nearfar.system.extras import EXTRAS
 from nearfar.system.machine import (
@@ -60,12 +61,10 @@ def _compare(ranks: int, as_json: bool) -> int:
     if as_json:
         print(json.dumps(differences))
         return UNEQUAL if unequal else DONE
-    print(f"{'':<20} largest difference of the loss   of the gradient (relative)   of a weight")
-    for name, by in differences.items():
-        loss, gradient, weight = (
-            f"{by[key]:.0e}" for key in ("loss_difference", "gradient_difference", "weights_difference")
-        )
-        print(f"{name:<20} {loss:>30}   {gradient:>26}   {weight:>11}")
+    keys = ("loss_difference", "gradient_difference", "weights_difference")
+    rows = [["", "largest difference of the loss", "of the gradient (relative)", "of a weight"]]
+    rows += [[name, *(f"{by[key]:.0e}" for key in keys)] for name, by in differences.items()]
+    print(*text_table(rows, numbers=True), sep="\n")
     verdict = f"{', '.join(unequal)} differ" if unequal else "equal, up to rounding"
     print(f"one process and {ranks} of them, in float64: {verdict}")
     return UNEQUAL if unequal else DONE
@@ -87,33 +86,30 @@ STRIDED_CONVOLUTION = {
 
 def _lines(facts: dict[str, Any]) -> list[str]:
     packages = facts["packages"]
-    lines = [f"{key:<9} {facts[key]}" for key in ("python", "system", "cpu", "cores")]
-    precision = "bf16" if facts["bf16"] else "fp32"
-    lines += [
-        f"{'packages':<9} {', '.join(f'{name} {at}' for name, at in packages.items() if at)}",
-        f"{'will use':<9} {facts['device']}, precision {precision}, {counted(facts['threads'], 'threads')}, waiting "
-        f"{_wait_policy(facts['waiting'])}",
+    rows = [(key, str(facts[key])) for key in ("python", "system", "cpu", "cores")]
+    precision, threads = "bf16" if facts["bf16"] else "fp32", counted(facts["threads"], "threads")
+    waiting = _wait_policy(facts["waiting"])
+    rows += [
+        ("packages", ", ".join(f"{name} {at}" for name, at in packages.items() if at)),
+        ("will use", f"{facts['device']}, precision {precision}, {threads}, waiting {waiting}"),
+        ("layout", STRIDED_CONVOLUTION[facts["strided_convolution"]]),
     ]
-    lines.append(f"{'layout':<9} {STRIDED_CONVOLUTION[facts['strided_convolution']]}")
     in_use = facts["busy_cores"]
     if in_use is not None and in_use > 0.5 and facts["threads"] > 1:
-        lines.append(
-            f"{'busy':<9} {in_use:.1f} of {facts['cores']} cores are in use by other processes; "
-            "OMP_NUM_THREADS=1 may be faster, and is with bf16"
-        )
+        usage = f"{in_use:.1f} of {facts['cores']} cores are in use by other processes"
+        rows.append(("busy", f"{usage}; OMP_NUM_THREADS=1 may be faster, and is with bf16"))
     core = [DISTRIBUTIONS.get(module, module) for module in CORE]
     missing = [name for name in core if packages[name] is None]
     if missing:
-        lines.append(f"{'missing':<9} {', '.join(missing)}, required: pip install nearfar")
+        rows.append(("missing", f"{', '.join(missing)}, required: pip install nearfar"))
     for extra in dict.fromkeys(EXTRAS.values()):
         names = [DISTRIBUTIONS.get(module, module) for module, owner in EXTRAS.items() if owner == extra]
         missing = [name for name in names if packages[name] is None]
         if missing:
-            lines.append(f"{'missing':<9} {', '.join(missing)}: pip install 'nearfar[{extra}]'")
+            rows.append(("missing", f"{', '.join(missing)}: pip install 'nearfar[{extra}]'"))
     if all(packages.values()):
-        lines.append(f"{'missing':<9} nothing")
-    for name, reason in facts.get("broken", {}).items():
-        lines.append(f"{'broken':<9} {name}: {reason}")
+        rows.append(("missing", "nothing"))
+    rows += [("broken", f"{name}: {reason}") for name, reason in facts.get("broken", {}).items()]
     if "broken" in facts and not facts["broken"]:
-        lines.append(f"{'broken':<9} nothing")
-    return lines
+        rows.append(("broken", "nothing"))
+    return text_table(rows)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.cli.codes import DONE
+from nearfar.core.tables import text_table
 from nearfar.errors import UserError
 from nearfar.system.files import check_output
 
@@ -207,14 +208,17 @@ def _rank(options: argparse.Namespace) -> int:
         columns = [column.as_json() for column in ranked]
         print(json.dumps({"target": options.target, "columns": columns, "left_out": reasons}))
         return DONE
-    width = max(len(column.column) for column in ranked) + 2
-    interval_title = f"{options.confidence:.0%} interval"
-    print(f"{'column':<{width}}{'nats':>8}  {interval_title:<18}{'at least':>9}{'p, of all':>11}")
+    rows = [["column", "nats", f"{options.confidence:.0%} interval", "at least", "p, of all"]]
     for column in ranked:
-        print(
-            f"{column.column:<{width}}{column.estimate.nats:>8.4f}  {column.estimate.interval_text():<18}"
-            f"{float(column.estimate.at_least):>9.4f}{column.p_value:>11.2g}"
-        )
+        estimate, at_least = column.estimate, float(column.estimate.at_least)
+        numbers = [
+            f"{estimate.nats:.4f}",
+            estimate.interval_text(),
+            f"{at_least:.4f}",
+            f"{column.p_value:.2g}",
+        ]
+        rows.append([column.column, *numbers])
+    print(*text_table(rows, numbers=True), sep="\n")
     _print_notes(f"left out, {reason}: {', '.join(names)}" for reason, names in left_out.items() if names)
     _print_warnings({column.column: column.estimate.warnings for column in ranked})
     return DONE

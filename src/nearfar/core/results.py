@@ -16,7 +16,7 @@ import json
 import math
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
@@ -290,6 +290,11 @@ def _interval(stored: Any) -> Interval | None:
     return float(stored[0]), float(stored[1])
 
 
+def display_name(path: str) -> str:
+    """The name of a measurement in words: `fractions/1 %` is `fractions 1 %`."""
+    return path.replace("/", " ")
+
+
 def mean_over_draws(
     draws: Sequence[Measurement], samples: float | None, details: Mapping[str, Any] | None = None
 ) -> Measurement:
@@ -321,17 +326,19 @@ class Result(_ReadsAsJson):
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return "\n".join([*text_table(self._rows(), numbers=True), self._caption()])
+        return "\n".join([*text_table(self.rows(), numbers=True), self._caption()])
 
     def _repr_html_(self) -> str:
-        return f"{table_html(self._rows())}<small>{escape(self._caption())}</small>"
+        return f"{table_html(self.rows())}<small>{escape(self._caption())}</small>"
 
-    def _rows(self) -> list[list[str]]:
-        """A row for each kind of features, a column for each figure."""
+    def rows(self, paths: Iterable[str] | None = None) -> list[list[str]]:
+        """A row for each kind of features, a column for each figure of the measurements at `paths` (default:
+        all)."""
+        measurements = {path: self.figures[path] for path in (self.figures if paths is None else paths)}
         columns = [
-            (path, name, title) for path, m in self.figures.items() for name, title in m.titles().items()
+            (path, name, title) for path, m in measurements.items() for name, title in m.titles().items()
         ]
-        rows = [["features", *(f"{path} {title}" for path, _, title in columns)]]
+        rows = [["features", *(f"{display_name(path)} {title}" for path, _, title in columns)]]
         for kind, measured in self.by_features().items():
             cells = [measured[path].text(name) if path in measured else "–" for path, name, _ in columns]
             rows.append([kind, *cells])

@@ -1,4 +1,4 @@
-"""Tables of plain text, and numbers as tables show them."""
+"""Tables of plain text and of Markdown, and numbers as tables show them."""
 
 from collections.abc import Sequence
 
@@ -15,6 +15,12 @@ def text_table(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[
         return "  ".join(cells).rstrip()
 
     return [line(row) for row in rows]
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table; the first row is its head."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return [lines[0], "|---" * len(rows[0]) + "|", *lines[1:]]
 
 
 def plus_minus(mean: float, spread: float | None, digits: int = 1, *, sign: str = "") -> str:

@@ -1,9 +1,9 @@
 """A result as a table of plain text."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nearfar.core.results import Measurement, Result
+from nearfar.core.results import Result, display_name
 from nearfar.core.tables import text_table
 from nearfar.errors import counted
 from nearfar.evaluate.protocols import NETWORK_PROTOCOLS, PROTOCOLS, UNLABELLED_PROTOCOLS
@@ -15,32 +15,18 @@ MAX_COLUMNS = 6  # figures side by side; more stand below one another
 def table(result: Result) -> str:
     """One row for each kind of features (baselines first), one column for each figure of each protocol; with
     many figures, the other way round. Then what was fitted and tested on, and how classes were matched."""
-    columns = [
-        (path, figure, title)
-        for path, measurement in in_order(result.figures).items()
-        for figure, title in measurement.titles().items()
-    ]
-    rows = [["features", *(f"{display_name(path)} {title}" for path, _, title in columns)]]
-    for kind, measured in result.by_features().items():
-        cells = [measured[path].text(figure) if path in measured else "–" for path, figure, _ in columns]
-        rows.append([kind, *cells])
-    if len(columns) > MAX_COLUMNS:
+    rows = result.rows(in_order(result.figures))
+    if len(rows[0]) > MAX_COLUMNS + 1:
         rows = [list(row) for row in zip(*rows, strict=True)]
     lines = [*text_table(rows, numbers=True), *_caption(result), *_proven(result)]
     return "\n".join([*lines, *matched_lines(result.notes.get("labels")), *result.warnings])
 
 
-def display_name(path: str) -> str:
-    """The name of a measurement in words: `fractions/1 %` is `fractions 1 %`."""
-    return path.replace("/", " ")
-
-
-def in_order(measurements: Mapping[str, Measurement]) -> dict[str, Measurement]:
-    """The protocols in their order, then the measures of the modality."""
+def in_order(paths: Iterable[str]) -> list[str]:
+    """The measurements of the protocols in their order, then those of the modality."""
     names = [*PROTOCOLS, *NETWORK_PROTOCOLS, *UNLABELLED_PROTOCOLS]
     place = {name: at for at, name in enumerate(names)}
-    paths = sorted(measurements, key=lambda path: place.get(path.partition("/")[0], len(names)))
-    return {path: measurements[path] for path in paths}
+    return sorted(paths, key=lambda path: place.get(path.partition("/")[0], len(names)))
 
 
 def _caption(result: Result) -> list[str]:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from nearfar.core.results import Result, SetFacts
+from nearfar.core.results import Result, SetFacts, display_name
+from nearfar.core.tables import markdown_table
 from nearfar.errors import UserError, counted
-from nearfar.evaluate.table import display_name, in_order
+from nearfar.evaluate.table import in_order
 from nearfar.run.folder import RunFolder
 from nearfar.run.trained import trains_on_labels
 from nearfar.system.untrusted import is_number
@@ -18,7 +19,7 @@ from nearfar.system.untrusted import is_number
 if TYPE_CHECKING:
     from nearfar.exported.write import ExportParts
 
-_ROOMS = ("views", "encoders", "negatives", "selection", "bound", "critic", "prior")
+_CHOICES = ("views", "encoders", "negatives", "selection", "bound", "critic", "prior")
 
 
 def card(parts: ExportParts, licence: str | None, *, has_loader: bool) -> str:
@@ -111,10 +112,8 @@ def _needs(parts: ExportParts) -> list[str]:
 def _training(parts: ExportParts) -> Iterator[str]:
     settings, data = parts.run.settings, parts.config["training"]["data"]
     choices = parts.run.choices()
-    yield "| choice | |\n|---|---|"
-    for room in _ROOMS:
-        if choices.get(room, "none") != "none":
-            yield f"| {room} | `{_cell(choices[room])}` |"
+    rows = [[kind, f"`{_cell(choices[kind])}`"] for kind in _CHOICES if choices.get(kind, "none") != "none"]
+    yield from markdown_table([["choice", ""], *rows])
     yield (
         f"\n{counted(settings.epochs, 'epochs')} of batches of {settings.batch_size}, seed {settings.seed}, "
         f"`{settings.optimizer}`; "
@@ -162,11 +161,14 @@ def _evaluation(parts: ExportParts) -> Iterator[str]:
             f"({train.samples:,}), "
             f"{_settings_line(result)}:\n"
         )
-        yield "| protocol | features | figure | with 95 % interval or ± deviation |\n|---|---|---|---|"
-        for kind, figures in {"learned": result.figures, **result.baselines}.items():
-            for path, measurement in in_order(figures).items():
-                for figure, title in measurement.titles().items():
-                    yield f"| {_cell(display_name(path))} | {_cell(kind)} | {title} | {measurement.text(figure)} |"
+        head = ["protocol", "features", "figure", "with 95 % interval or ± deviation"]
+        rows = [
+            [_cell(display_name(path)), _cell(kind), title, figures[path].text(figure)]
+            for kind, figures in {"learned": result.figures, **result.baselines}.items()
+            for path in in_order(figures)
+            for figure, title in figures[path].titles().items()
+        ]
+        yield from markdown_table([head, *rows])
         yield from _told_of_labels(result)
         yield ""
     if results:

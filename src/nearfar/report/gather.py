@@ -12,11 +12,10 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any, cast
 
-from nearfar.core.results import Measurement, Result
+from nearfar.core.results import Measurement, Result, display_name
 from nearfar.core.schedules import Learnt, Schedule
 from nearfar.core.types import Certificate, Status
 from nearfar.errors import UserError, counted
-from nearfar.evaluate.table import display_name
 from nearfar.modalities.dataset import ignored_files
 from nearfar.report.curves import curves_of, edges_of, of_kind
 from nearfar.report.facts import Absent, Detail, Event, Fact, HeldOut, RunFacts, Score, Tested

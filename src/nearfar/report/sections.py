@@ -8,10 +8,9 @@ and the page is written all the same.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from nearfar.core.results import Measurement, Result
+from nearfar.core.results import Measurement, Result, display_name
 from nearfar.detect.table import SHOWN as DETECTION_TITLES
 from nearfar.detect.table import caption, rows_of
-from nearfar.evaluate.table import display_name
 from nearfar.report.facts import UNAVAILABLE, Section, as_sentence
 from nearfar.run.trained import Run
 from nearfar.system.untrusted import is_number, read_json
