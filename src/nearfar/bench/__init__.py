@@ -1,2 +1,1 @@
-"""Speed beside other libraries. `arms` defines what is timed, `turns` times one arm, `measure` interleaves
-arms and prints."""
+"""Speed beside other libraries: `arms` is timed, `turns` times one arm, `measure` interleaves."""

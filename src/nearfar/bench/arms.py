@@ -100,8 +100,7 @@ class _Network(nn.Module):
 
 
 def lightly_step(network: str, batch: int, best: bool) -> Step:
-    """Returns a SimCLR step as in lightly's documentation; `best` adds the fastest memory layout and
-    precision here."""
+    """A SimCLR step as in lightly's documentation; `best`: with the fastest layout and precision."""
     transforms, loss_module = peer("lightly.transforms"), peer("lightly.loss")
     heads = peer("lightly.models.modules")
     model = _Network(network, lambda width: heads.SimCLRProjectionHead(width, width, DIM))
@@ -134,8 +133,7 @@ class _Twice:
 
 
 def moco_step(network: str, batch: int) -> Step:
-    """A plain script in MoCo's style: torchvision's transforms, a slow copy, a queue, cross-entropy over
-    [positive, queue]."""
+    """A plain script in MoCo's style: torchvision's transforms, a slow copy, a queue, cross-entropy."""
     from torchvision import transforms as tv
 
     crop = tv.Compose(

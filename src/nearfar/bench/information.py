@@ -103,8 +103,7 @@ def run_information(
     record: Path | None = None,
     say: Callable[[str], None] = print,
 ) -> list[TaskResult]:
-    """Measures every task at every size. `record`: a file of results by line, from which a second run
-    resumes."""
+    """Measures every task at every size; resumes from `record`, a file of results by line."""
     earlier = [] if record is None or not record.exists() else read_text(record).splitlines()
     stored = {(r.task, r.rows, r.seed): r for r in (TaskResult(**json.loads(line)) for line in earlier)}
     results = []

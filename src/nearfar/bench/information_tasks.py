@@ -22,8 +22,7 @@ DENSE, PAIR = 0.5, 0.8  # off the diagonal of the dense covariance; of each of t
 
 @dataclass(frozen=True)
 class InformationTask:
-    """A base (dispersion matrix of x and y together; `df` infinite: a Gaussian) and what is done to each
-    side."""
+    """A base (dispersion of x and y together; `df` infinite: a Gaussian) and a map of each side."""
 
     name: str
     columns: tuple[int, int]

@@ -62,8 +62,7 @@ def _pictures(batch: int) -> tuple[nn.Module, list[Tensor]]:
 
 
 def our_cached_step(batch: int, chunk: int | None = CHUNK) -> Step:
-    """Each picture of one set contrasted with all of the other, encoded `chunk` at a time
-    (`encode_chunk`)."""
+    """Each picture of one set contrasted with all of the other, encoded `chunk` at a time."""
     network, pictures = _pictures(batch)
     encoders, encoding = as_encoders(network), Encoding(chunk=chunk)
     batch_of_views, loss = (

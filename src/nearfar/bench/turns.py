@@ -38,8 +38,7 @@ Take = Callable[[float], Turn]  # seconds -> timing of a turn
 
 @contextmanager
 def open_arm(arm: Arm) -> Iterator[Take]:
-    """Builds an arm and yields the function that runs its turns. Raises `PeerMissing` if a peer is not
-    installed."""
+    """Builds an arm and yields the function that runs its turns; raises `PeerMissing`."""
     if arm.process is None:
         step = arm.make()
         yield lambda seconds: turn(step, seconds, arm.prefetched)

@@ -96,8 +96,7 @@ class Folder(AbstractSource):
         return (Item(entry.nbytes, partial(file_bytes, entry.path)) for entry in self._entries)
 
     def labels(self, rows: np.ndarray) -> Labels:
-        """A class folder counts even when none of its files can be used, so that class numbers do not
-        shift."""
+        """Labels by class folder; a folder without a usable file counts, so that numbers do not shift."""
         if any(len(self._entries[number].parts) < 2 for number in rows):
             return None, ()
         classes = sorted({entry.parts[0] for entry in self._entries if len(entry.parts) > 1})

@@ -1,5 +1,4 @@
-"""The split between training data and the held-out part, which nothing is fitted to, and the draw of
-`labels=`."""
+"""The split between training data and held-out data, and the draw of `labels=`."""
 
 import numpy as np
 from jaxtyping import Int64
@@ -14,8 +13,7 @@ HELD_OUT_DRAW = 2**31  # in place of an epoch: no epoch of training draws the sa
 
 
 def split_holdout(data: DataSet, share: float | None, seed: int) -> tuple[DataSet, DataSet | None]:
-    """(training data, held-out data or None): a function of the seed alone. The default share is `SHARE`,
-    where there are enough instances."""
+    """(training data, held-out data or None), by the seed alone; the default share is `SHARE`."""
     rows = round(len(data) * (SHARE if share is None else share))
     if share is None:
         rows = min(rows, MAX_HELD_OUT) if len(data) >= MIN_INSTANCES else 0

@@ -20,8 +20,7 @@ def has_items(spec: Any) -> bool:
 
 
 class Items(AbstractSource):
-    """The items of a `Dataset`. They are read in order by one thread first: a user's data set need not be
-    thread-safe."""
+    """The items of a `Dataset`, read by one thread first: it need not be thread-safe."""
 
     ignored: Mapping[str, int] = {}
 

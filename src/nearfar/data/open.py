@@ -47,8 +47,7 @@ class ArrayFormat:
 
 @dataclass(frozen=True)
 class RowFormat:
-    """A file of rows: a source of Python objects; the first row decides the modality
-    (`AbstractReader.convert`)."""
+    """A file of rows: Python objects, the first of which decides the modality."""
 
     source: Callable[[Path, str], AbstractSource]  # of (file, what the user wrote)
 
@@ -136,8 +135,7 @@ def open_data(
 
 
 def locate(spec: Spec, labels: Any = None, columns: Columns = NO_COLUMNS) -> Located:
-    """The modality of `spec`, and how it is opened, without reading it. `columns` names the columns of a
-    table."""
+    """The modality of `spec` and how it is opened, without reading it. `columns`: of a table."""
     if isinstance(spec, Located):
         return spec
     located = _locate(spec, labels, columns)

@@ -46,8 +46,7 @@ _LABELS = ("label", "labels", "fine_label", "cls", "class", "target")
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a table to read, where they are not called as usual: that of the pictures, that of the
-    labels."""
+    """The names of the columns of pictures and labels, where they are not the usual ones."""
 
     image: str | None = None
     label: str | None = None
@@ -146,8 +145,7 @@ class Parquet(AbstractSource):
         return None if numbers is None else numbers[rows], classes
 
     def groups(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """The numbered values of every further column of whole numbers or words, without gaps, that all files
-        have."""
+        """Numbered values of further columns of whole numbers or words, without gaps, in all files."""
         groups = {}
         for name in _group_columns([entry.file for entry in self._entries], {self.column, self.label}):
             parts = [_column(entry.file, name) for entry in self._entries]

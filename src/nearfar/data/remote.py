@@ -118,8 +118,7 @@ def open_filesystem(url: str) -> tuple[Any, str]:
 
 
 def list_files(url: str, suffix: str | tuple[str, ...]) -> list[tuple[RemoteFile, int]]:
-    """The files of a remote folder, or the file itself, by name, with their sizes. A folder over http is a
-    page of links."""
+    """The files of a remote folder, or the file itself, with sizes. Over http: a page of links."""
     system, root = open_filesystem(url)
     at = RemoteFile(root, system)
     try:

@@ -49,8 +49,7 @@ def is_permanent(error: Exception) -> bool:
 
 
 def is_not_disk_error(error: Exception) -> bool:
-    """Whether an error about a local file has another reason than its disk. Arrow's decoders raise OSError
-    too, without a number."""
+    """Whether an error is not one of the disk. Arrow's decoders raise OSError without a number."""
     return not isinstance(error, OSError) or error.errno in NOT_DISK_ERRORS
 
 

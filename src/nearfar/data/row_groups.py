@@ -1,5 +1,4 @@
-"""Rows of Parquet files by number, read a row group at a time, with as many groups in memory as an epoch's
-window needs."""
+"""Rows of Parquet files by number, read by row group; a window of groups is in memory."""
 
 import threading
 from collections import OrderedDict

@@ -1,5 +1,4 @@
-"""The Parquet files of a packed folder, written and read back: rows of encoded bytes with name, label, digest
-and facts."""
+"""The Parquet files of a packed folder: encoded bytes with name, label, digest and facts."""
 
 import hashlib
 import json

@@ -21,8 +21,7 @@ Read = Callable[[int], Any]  # bytes, or an object, by number; raises `Unusable`
 
 @dataclass(frozen=True)
 class Limits:
-    """How much is kept in memory and decoded at opening, which share may be unusable, and where the list of
-    it goes."""
+    """Limits of memory, of the check at opening and of unusable rows, and where their list goes."""
 
     cache_bytes: int = 2**31  # of decoded contents
     max_bad_share: float = 0.05

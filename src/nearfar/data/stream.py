@@ -92,8 +92,7 @@ class Stream:
 
     @staticmethod
     def _received(batches: Generator[tuple[Batch, torch.cuda.Event]]) -> Generator[Batch]:
-        """Batches for the current stream, which waits for each; their memory is not reused before it is done
-        with them."""
+        """Batches for the current stream, which waits for each and holds their memory."""
         try:
             for batch, complete in batches:
                 current = torch.cuda.current_stream(batch.index.device)

@@ -39,8 +39,7 @@ def frame(data: Any, name: str, label: str | None = None) -> Arrays:
 
 
 def columns_as_rows(columns: pa.Table, name: str, file: str, label: str | None) -> Arrays:
-    """The columns of numbers side by side, in their order; columns of anything else are an error that names
-    the first."""
+    """The columns of numbers side by side; a column of anything else is an error."""
     names = column_names(columns, name)
     numbers: list[np.ndarray] = []
     labelled: Labels = (None, ())

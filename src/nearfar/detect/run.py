@@ -284,8 +284,7 @@ def _picture(scene: Scene) -> Tensor:
 def _training_example(
     scene: Scene, task: str, rng: np.random.Generator, device: torch.device
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Returns an image and its targets. Half of the images are mirrored, except for keypoints, which
-    distinguish left and right."""
+    """An image and its targets; half are mirrored, but not keypoints, which have a left and a right."""
     single = ~scene.crowd
     picture, boxes = _picture(scene), torch.from_numpy(scene.boxes[single])
     target: dict[str, Tensor] = {"boxes": boxes, "labels": torch.from_numpy(scene.labels[single]) + 1}

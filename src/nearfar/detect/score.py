@@ -24,8 +24,7 @@ _KEYPOINT_FIGURES = ("map", "map_50", "map_75", "map_medium", "map_large")
 def coco_figures(
     task: str, detections_by_scene: Sequence[Detections], scenes: Sequence[Scene]
 ) -> dict[str, dict[str, float]]:
-    """Returns COCO figures by kind (`bbox`, `segm`, `keypoints`). Figures without any object (-1 in COCO) are
-    omitted."""
+    """COCO figures by kind (`bbox`, `segm`, `keypoints`), without those that have no object."""
     kinds = ("bbox", "segm") if task == "masks" else ("bbox",)
     result = {kind: _by_torchmetrics(kind, detections_by_scene, scenes) for kind in kinds}
     if task == "keypoints":
@@ -63,8 +62,7 @@ def _by_torchmetrics(
 
 
 def keypoint_annotations(scenes: Sequence[Scene]) -> dict[str, Any]:
-    """Returns the ground truth in COCO's JSON form. An area is that of the mask, or half of the box without
-    one."""
+    """The ground truth as COCO's JSON; an area is that of the mask, or half of the box."""
     annotations: list[dict[str, Any]] = []
     points = 0
     for place, scene in enumerate(scenes):

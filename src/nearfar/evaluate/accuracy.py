@@ -1,5 +1,4 @@
-"""Accuracy of predicted classes: how often they are correct, for which classes, and what each class is
-mistaken for."""
+"""Accuracy of predicted classes, of each class, and what each class is mistaken for."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -89,8 +89,7 @@ class Evaluation:
 
     @cached_property
     def description(self) -> Any:
-        """The data as they are shown to the encoder: with the statistics of the set fitted on, where that is
-        not the run's."""
+        """The data as the encoder sees them: with the statistics of the set fitted on."""
         if self.own_description is None or (self.fits_own_data and self.image_size is None):
             return self.own_description
         if self.fits_own_data:
@@ -116,8 +115,7 @@ class Evaluation:
 
     @property
     def learned_from(self) -> Iterator[Instances]:
-        """The available data sets that the encoder learned from, directly or through the runs it started
-        from."""
+        """The available data that the encoder, or a run it started from, learned from."""
         if self.trained_on is not None:
             yield self.trained_on
         for run in ancestors(self.run) if isinstance(self.run, Run) else ():
@@ -181,8 +179,7 @@ class Evaluation:
 
 
 def same_spec(first: Any, second: Any) -> bool:
-    """Whether two data specifications are the same path or the same object; arrays are not compared by
-    value."""
+    """Whether two data specifications are the same path or the same object."""
     if isinstance(first, (str, Path)) and isinstance(second, (str, Path)):
         return str(first) == str(second)
     return first is second

@@ -39,8 +39,7 @@ VALIDATION_SHARE = 0.2
 
 
 def finetune(subject: Subject, options: Options) -> Measurement:
-    """All labels of the training set; the rate is chosen on a stratified fifth of it where several are
-    given."""
+    """All labels of the training set; of several rates the best on a stratified fifth of it."""
     ranked, rate = _fine_tuned_ranking(subject, subject.train, options, options.seed)
     details = _training_details(options, rate)
     return classified(ranked, subject.test.labels, subject.train.class_count, details)

@@ -1,5 +1,4 @@
-"""Protocols beside accuracy: clusters against classes, retrieval, calibration, and information about the
-label."""
+"""Protocols beside accuracy: clustering, retrieval, calibration, information about the label."""
 
 from dataclasses import replace
 

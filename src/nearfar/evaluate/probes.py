@@ -1,5 +1,4 @@
-"""Classifiers of frozen features beside the linear probe: one hidden layer, few labels, episodes of few
-classes."""
+"""Other classifiers of frozen features: one hidden layer, few labels, few-shot episodes."""
 
 from dataclasses import replace
 

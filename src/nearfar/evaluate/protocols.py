@@ -133,8 +133,7 @@ def network_scores(
 def from_first_rank(
     strategy: Strategy, name: str, compute: Callable[[], Measurements]
 ) -> dict[str, Measurement]:
-    """The measurements that the first rank computes, on every rank, by path; those without any figure are
-    left out."""
+    """The measurements of the first rank, on every rank, by path; without those that have no figure."""
 
     def by_path() -> dict[str, Measurement]:
         measured = compute()

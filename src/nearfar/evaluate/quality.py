@@ -53,8 +53,7 @@ def smooth_rank(values: Float64[Tensor, "value"]) -> float:
 
 
 def alpha_req(features: Float[Tensor, "row dim"]) -> float:
-    """Minus the slope of log eigenvalue over log rank, by least squares over all eigenvalues that are not
-    rounding."""
+    """Minus the slope of log eigenvalue over log rank, by least squares."""
     z = features.double() - features.double().mean(0)
     gram = z.T @ z if z.shape[1] <= len(z) else z @ z.T
     values = torch.linalg.eigvalsh(gram).flip(0)
@@ -67,8 +66,7 @@ def alpha_req(features: Float[Tensor, "row dim"]) -> float:
 
 
 def lidar(views: Float[Tensor, "instance view dim"], delta: float = DELTA) -> float:
-    """The smooth rank of S_w^-1/2 S_b S_w^-1/2: instances are the classes of a linear discriminant analysis,
-    views their samples."""
+    """The smooth rank of S_w^-1/2 S_b S_w^-1/2, where instances are classes and views their samples."""
     z = views.double()
     means = z.mean(1)
     between = torch.cov(means.T, correction=0)
@@ -113,8 +111,7 @@ def measures_of(
 
 
 def quality(subject: Subject, options: Options) -> Measurement:
-    """All measures on the test instances; and, of a complete method, the nats that two views share, with a
-    certificate."""
+    """All measures on the test instances, and the nats that two views of a complete method share."""
     instances: Any = subject.test.instances
     rows = np.sort(order(options.seed, 0, len(instances))[:MAX_ROWS])
     sample = instances.subset(rows) if hasattr(instances, "subset") else instances
@@ -150,8 +147,7 @@ def view_features(
     instances: int = MAX_INSTANCES,
     draws: int = VIEWS,
 ) -> Float[Tensor, "instance view dim"] | None:
-    """Features of several draws of the first training view; None where the encoder does not take such views
-    (luminance alone)."""
+    """Features of several draws of the first training view; None if the encoder takes other views."""
     rows = np.arange(min(instances, len(data)))
     loaded = data.load(rows)
     parts = []

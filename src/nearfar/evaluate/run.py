@@ -156,8 +156,7 @@ def _measure(
 
 @dataclass(frozen=True)
 class _Protocols:
-    """The protocols on one split. `copies`: test rows identical to rows fitted on; `learned_rows`: test rows
-    that the encoder learned from."""
+    """The protocols on one split. `copies`: rows equal to rows fitted on; `learned_rows`: trained on."""
 
     evaluation: Evaluation
     split: HoldoutSplit | TwoSets
@@ -308,8 +307,7 @@ def _add_measure(
     options: Options,
     result: Result | None,
 ) -> Result:
-    """The result with a measure of the modality, taken on `data`, or on the training data where no other are
-    given."""
+    """The result with a measure of the modality, taken on `data` or else on the training data."""
     run, (train, test) = evaluation.run, evaluation.sets
     is_own = evaluation.train is None and train.fingerprint == test.fingerprint
     facts = set_facts(test, f"{test.name}, the training {run.modality.plural}" if is_own else None)

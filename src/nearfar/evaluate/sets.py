@@ -89,8 +89,7 @@ class Subject:
 def stratified_split(
     labels: Int[Tensor, "row"], share: float, seed: int
 ) -> tuple[Int[Tensor, "fit"], Int[Tensor, "holdout"]]:
-    """Rows to fit on and rows to hold out: `share` of every class, both in rising order (see
-    `splits.at_least_one`)."""
+    """Rows to fit on and rows to hold out, `share` of every class, both rising."""
     mask = torch.from_numpy(held_out(labels.cpu().numpy(), share, seed, at_least_one))
     fit, holdout = (~mask).nonzero()[:, 0], mask.nonzero()[:, 0]
     return fit.to(labels.device), holdout.to(labels.device)

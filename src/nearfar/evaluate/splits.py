@@ -1,5 +1,4 @@
-"""What a protocol is fitted on and tested on: two sets, or two parts of one; and which test rows were fitted
-on."""
+"""What a protocol is fitted and tested on: two sets or two parts of one; and which rows overlap."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator

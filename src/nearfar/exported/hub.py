@@ -32,8 +32,7 @@ ALLOWED_EXCESS = 2**20
 
 
 class Encoder(nn.Module, _hub.ModelHubMixin):  # type: ignore[misc,name-defined,unused-ignore]
-    """The frozen network of an exported folder. It maps views to features; `config` is the folder's
-    config.json."""
+    """The frozen network of an exported folder: views -> features; `config` is its config.json."""
 
     def __init__(self, network: nn.Module, config: dict[str, Any], folder: Path) -> None:
         super().__init__()

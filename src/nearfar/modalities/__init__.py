@@ -1,5 +1,4 @@
-"""Kinds of data, a folder for each (see `base.py`). A folder with files of several kinds is opened as the
-first of them."""
+"""Kinds of data, a folder for each (`base.py`); a mixed folder is opened as the first of them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,8 +25,7 @@ def modality_of(data: Any) -> Modality:
 
 
 def modality_of_views(views: object) -> Modality:
-    """The modality with training views of this name, or the one that the section of a user's own views
-    names."""
+    """The modality with training views of this name, or the one that a user's own views name."""
     if isinstance(views, Mapping) and views.get("modality") in MODALITIES:
         return MODALITIES[views["modality"]]
     name = views.get("name") if isinstance(views, Mapping) else views

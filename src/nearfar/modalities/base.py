@@ -202,8 +202,7 @@ class Collection:
 
 
 class AbstractReader(ABC):
-    """Turns bytes, arrays and Python objects into content, content into a data set, and a data set into its
-    description."""
+    """Bytes, arrays and Python objects -> content -> a data set -> its description."""
 
     description_type: ClassVar[type[Description]]
     suffixes: ClassVar[tuple[str, ...]] = ()  # of files that this modality reads
@@ -227,8 +226,7 @@ class AbstractReader(ABC):
         return {}
 
     def options_for(self, views: Choice, size: int | None, description: Any) -> dict[str, Any]:
-        """The options of a run with these settings; `description` is that of its training data, where there
-        is one."""
+        """The options of a run with these settings and training data (`description`, if known)."""
         return {}
 
     def claims(self, spec: str) -> bool:
@@ -240,8 +238,7 @@ class AbstractReader(ABC):
         raise NotImplementedError(f"{type(self).__name__} claims no data")
 
     def find_named(self, spec: str) -> NamedData | None:
-        """The data set of this name (`digits`, `cifar10:FOLDER:test`); None if the name belongs to no data of
-        this modality."""
+        """The data set of this name (`digits`, `cifar10:FOLDER:test`); None for other names."""
         return None
 
     def folder_hint(self, folder: str, names: Sequence[str]) -> str:
@@ -258,8 +255,7 @@ class AbstractReader(ABC):
         raise Unusable(f"{self.files} are not read from files of one instance")
 
     def convert(self, item: Any, options: Mapping[str, Any]) -> Decoded | None:
-        """The content of a Python object (an item of a torch `Dataset`); None if it is of another
-        modality."""
+        """The content of a Python object (an item of a torch `Dataset`); None if of another modality."""
         return None
 
     def encode(self, content: Any, encoding: str, quality: int) -> bytes:
@@ -336,13 +332,11 @@ class ViewFamily:
         return self.names[0]
 
     def check(self, choice: Choice) -> dict[str, Any]:
-        """The views' section of the settings, complete and converted; an error names the first wrong
-        setting."""
+        """The views' section of the settings, checked and completed."""
         return {"name": choice["name"], **read_views(self.kinds[choice["name"]], choice).section()}
 
     def of(self, choice: Choice) -> AbstractViewSettings:
-        """The settings object of a checked section; of views that the caller made, the default with their
-        number and pairing."""
+        """The settings object of a checked section; a caller's own views have the default's kind."""
         if choice["name"] in self.kinds:
             return read_views(self.kinds[choice["name"]], choice)
         kind = self.kinds[self.default]
@@ -361,8 +355,7 @@ class ViewFamily:
 
 
 def read_views(kind: type[AbstractViewSettings], choice: Choice) -> AbstractViewSettings:
-    """The settings of one kind of views, from their section. What is no parameter of theirs is fixed or goes
-    to `further`."""
+    """The settings of views from their section; keys that are no parameters go to `further`."""
     parameters = settable(kind)
     rest = {key: value for key, value in choice.items() if key != "name" and key not in parameters}
     for key in [key for key in ("count", "symmetric") if key in rest]:
@@ -475,6 +468,5 @@ class Modality:
         return self.networks.check(name, self.plural)
 
     def view_converter(self, description: Any, target: Any, network_name: str) -> Callable[[Tensor], Tensor]:
-        """Converts views of data with this description to those that a network trained on `target`
-        (`network_name`) receives."""
+        """Converts views of data to those that a network trained on `target` receives."""
         return self.networks.view_converter(self.views, description, target, network_name)

@@ -34,8 +34,7 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows that are read together, as the row groups of Parquet are: where each block starts, and how many
-    are mixed."""
+    """Rows that are read together (row groups of Parquet): their starts, and how many are mixed."""
 
     starts: Int64[np.ndarray, "block"]
     window: int
@@ -137,8 +136,7 @@ class DataSet:
 
     @property
     def label_range(self) -> tuple[int | None, tuple[str, ...]]:
-        """How many numbers labels can be, from 0 on, and the names of those that have one; (None, ()) without
-        labels."""
+        """How many class numbers there are and their names; (None, ()) without labels."""
         if self.labels is None or not len(self.labels):
             return None, ()
         return max(int(self.labels.max()) + 1, len(self.classes)), self.classes
@@ -163,8 +161,7 @@ class DataSet:
                 index = np.where(self.rows[index] == unusable.row, (index + 1) % len(self), index)
 
     def order(self, seed: int, epoch: int) -> Int[np.ndarray, "instance"]:
-        """The order in which an epoch visits the set: a shuffle, or, where rows are read by blocks, one
-        within a window of those."""
+        """The order of an epoch: a shuffle, or one within a window of blocks."""
         if self.blocks is None:
             return order(seed, epoch, len(self))
         return windowed_order(seed, epoch, self._block(), self.blocks.window)
@@ -204,8 +201,7 @@ class DataSet:
         return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
     def split(self, share: float, seed: int) -> tuple[Self, Self]:
-        """(the rest, the held-out share): a pure function of the seed, in proportion within every class (see
-        `splits.apportioned`)."""
+        """(the rest, the held-out share), by the seed, in proportion within every class."""
         if not 0 < share < 1:
             raise UserError(f"share {share} of a split; expected a number strictly between 0 and 1.")
         labels = np.zeros(len(self), dtype=np.int64) if self.labels is None else self.labels
@@ -226,8 +222,7 @@ def picked(names: Sequence[str], places: Int64[np.ndarray, "instance"]) -> Seque
 
 
 def grouped(data: DataSet, by: str) -> Int64[np.ndarray, "instance"]:
-    """The group of each instance: a column's values by number, its class (`known-label`: if it has one), or
-    itself."""
+    """The group of each instance: the value of a column, its class (`known-label`: if any) or itself."""
     groups = {"self": np.arange(len(data), dtype=np.int64), **data.groups}
     if data.labels is not None:
         groups["label"] = groups["known-label"] = data.labels

@@ -69,8 +69,7 @@ def chart(lines: Sequence[Line], axis: Axis, name: str) -> Markup:
 def histogram(
     bins: Sequence[float], counts_by_series: Iterable[tuple[int, Sequence[int]]], mark: float, name: str
 ) -> Markup:
-    """Counts over one another on a logarithmic scale, where a hundredth can still be seen; `mark` is
-    dashed."""
+    """Counts over one another on a logarithmic scale; a dashed line stands at `mark`."""
     groups = list(counts_by_series)
 
     def draw(axes: Axes) -> None:
@@ -86,8 +85,7 @@ def histogram(
 
 
 def shares(bins: Sequence[float], original: Sequence[float], augmented: Sequence[float], name: str) -> Markup:
-    """Two histograms over one another, in shares: the second, which is what happened to the first, is
-    filled."""
+    """Two histograms of shares over one another; the augmented one is filled."""
 
     def draw(axes: Axes) -> None:
         _stairs(axes, bins, augmented, 1)
@@ -173,8 +171,7 @@ def _tick(value: float, percent: bool) -> str:
 
 
 def _inline(svg: str, name: str) -> str:
-    """A matplotlib SVG file as an element of the page: own ids, the page's colours and font, no style
-    sheet."""
+    """An SVG file of matplotlib as an element of the page, with its ids, colours and font."""
     view = re.search(r'viewBox="([^"]*)"', svg)
     body = re.search(r"<svg[^>]*>(.*)</svg>", svg, re.DOTALL)
     if view is None or body is None:

@@ -26,8 +26,7 @@ _SPREAD = 100.0  # nats
 
 @dataclass(frozen=True)
 class ClassifiedCandidates:
-    """Anchors and their candidates after the selection; `group` is ABSENT for who is no candidate of that
-    anchor."""
+    """Anchors and candidates after the selection; `group` is ABSENT for no candidate of that anchor."""
 
     score: Float[np.ndarray, "anchor candidate"]
     group: Int8[np.ndarray, "anchor candidate"]
@@ -55,8 +54,7 @@ def training_scores(method: Method, batch: Batch, progress: Progress) -> tuple[S
 def classify_candidates(
     selection: AbstractSelection, scores: Scores, context: Context, by_rank: bool
 ) -> ClassifiedCandidates:
-    """Every candidate's group. `by_rank`: who is dropped is named after the side of the kept ones it ranks
-    on."""
+    """The group of every candidate. `by_rank`: dropped ones are too easy or too close."""
     values, is_candidate = scores.negative.matrix()
     values, positive = values.detach().double(), scores.positive.detach().double()
     # brought close together, in the order they have: a pulled candidate far below the best must still be felt
@@ -94,8 +92,7 @@ def _sides(
     kept_mask: Bool[Tensor, "anchor candidate"],
     pulled_mask: Bool[Tensor, "anchor candidate"],
 ) -> tuple[Bool[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
-    """Who ranks below all that an anchor keeps or pulls and who above all that it keeps, equal scores by
-    position."""
+    """Candidates below all that an anchor keeps or pulls, and those above all that it keeps."""
     order = values.argsort(dim=1, stable=True)
     places = torch.arange(values.shape[1], device=values.device).expand_as(order)
     rank = torch.empty_like(order).scatter_(1, order, places)

@@ -53,8 +53,7 @@ class Classes:
 
 @dataclass(frozen=True)
 class Seeds:
-    """Runs that differ in nothing but their seed; for each column mean, deviation (n - 1) and number of those
-    that were tested."""
+    """Runs that differ only in their seed; for each column mean, deviation (n - 1) and number."""
 
     places: tuple[int, ...]
     cells: tuple[tuple[float, float | None, int] | None, ...]

@@ -28,8 +28,7 @@ EDGES = ("lower", "upper")  # of a selection by rank: the outer and the inner ed
 
 
 def curves_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
-    """Every logged number that has at least one finite value, by its name in metrics.jsonl; schedules have a
-    dotted one."""
+    """Every logged number with a finite value, by its name in metrics.jsonl; schedules have dots."""
     curves = {}
     schedule_names = dict.fromkeys(
         name for row in rows if row.get("kind") == "train" for name in row if "." in name
@@ -46,8 +45,7 @@ def curves_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
 
 
 def edges_of(rows: Sequence[Mapping[str, Any]], selection: Mapping[str, Any]) -> dict[str, Curve]:
-    """The course of a selection's edges as shares of an anchor's candidates; one that is a number stays where
-    it is."""
+    """The edges of a selection over training, as shares of an anchor's candidates."""
     trained = of_kind(rows, "train")
     curves = {}
     for name in EDGES:

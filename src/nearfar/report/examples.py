@@ -37,8 +37,7 @@ def cases_of(
     groups: Mapping[int, CandidateGroup],
     detail: Detail,
 ) -> Cases | Absent:
-    """Anchors of different classes, each with its hardest kept, its closest dropped and its easiest
-    candidates."""
+    """Anchors of different classes with their hardest kept, closest dropped and easiest candidates."""
     try:
         labels = None if images.labels is None else np.asarray(images.labels)[classified.anchor]
         rows = queries_of(labels, len(classified.anchor), detail.cases).tolist()
@@ -90,8 +89,7 @@ def cases_of(
 
 
 def _examples(classified: ClassifiedCandidates, row: int, group: int) -> list[int]:
-    """Places of the most similar candidates of a group, or of the least similar ones of those that are too
-    easy; each instance once."""
+    """Places of the most similar candidates of a group (too easy: the least similar), each instance once."""
     members = np.flatnonzero((classified.group[row] == group) & (classified.candidate >= 0))
     score = classified.score[row, members]
     ranked = members[np.argsort(score if group == EASY else -score, kind="stable")]

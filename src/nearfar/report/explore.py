@@ -82,8 +82,7 @@ def _votes(
 
 
 def _nats(sample: Sample) -> Float[np.ndarray, "image"] | None:
-    """The nats that two views of each instance share, contrasted with other instances; None if the method
-    does not provide them."""
+    """The nats that two views of each instance share; None if the method does not provide them."""
     run = sample.run
     try:
         method, views = run.method().to(run.device), run.views()

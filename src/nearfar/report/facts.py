@@ -118,8 +118,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Atlas:
-    """Square thumbnails side by side in a few sheets, `each` to a sheet, `columns` to a row, `tile` pixels
-    wide."""
+    """Square thumbnails in a few sheets, `columns` to a row, `tile` pixels wide."""
 
     sheets: tuple[str, ...]  # data:image/...
     tile: int
@@ -185,8 +184,7 @@ class StripRow:
 
 @dataclass(frozen=True)
 class ViewHistogram:
-    """A number of instances before and after views were made of them: shares of each that fall into each
-    bin."""
+    """A number of instances before and after augmentation: shares in each bin."""
 
     title: str
     note: str

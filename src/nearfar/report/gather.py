@@ -149,8 +149,7 @@ def _in_prose(written_down: str) -> str:
 
 
 def _machine(run: Run, settings: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[Fact]:
-    """When and where, by the last part of the names that env.json uses; `precision` falls back to the
-    setting."""
+    """When and where, by the last part of the names in env.json."""
     values = {name.rpartition(".")[2]: value for name, value in environment.items()}
     values.setdefault("precision", written(settings.get("precision", "")))
     values["last logged"] = _last_logged(run)

@@ -19,8 +19,7 @@ _AT_ONCE = 64  # images decoded together: full-size photographs are large
 
 
 def square(picture: Image.Image, side: int) -> Image.Image:
-    """The middle of a picture, `side` pixels wide; enlarged without blur, since blur would hide what was
-    seen."""
+    """The middle of a picture, `side` pixels wide; enlarged without blur."""
     larger = min(picture.size) >= side
     method = Image.Resampling.LANCZOS if larger else Image.Resampling.NEAREST
     return ImageOps.fit(picture, (side, side), method=method)

@@ -163,8 +163,7 @@ def _at_commas(text: str) -> list[str]:
 
 
 def breakable(text: str) -> Markup:
-    """A name that may be broken after its underscores, dots, slashes and commas, and nowhere else inside its
-    words."""
+    """A name that may be broken after underscores, dots, slashes and commas only."""
     return Markup(re.sub(r"(?<=[_./,])(?=\w)", "<wbr>", str(escape(text))))
 
 
@@ -190,8 +189,7 @@ def groups_of(run: RunFacts, names: Iterable[str]) -> list[tuple[str, list[Chart
 
 
 def _schedules(run: RunFacts, names: Iterable[str]) -> list[ChartOnPage]:
-    """Values that a schedule or training changed, except the edges of a selection, which have their own
-    chart."""
+    """Values that a schedule or training changed, except the edges of a selection."""
     moving = [name for name in run.curves if "." in name and name not in _EDGES]
     return [
         _single(Plot(metric, metric, "as scheduled or learnt"), run, name)
@@ -235,8 +233,7 @@ def compared(runs: Sequence[RunFacts], names: Iterable[str]) -> list[ChartOnPage
 
 
 def selection_charts(run: RunFacts, names: Iterable[str]) -> list[ChartOnPage]:
-    """The edges of a selection over training, and the similarities of kept and dropped candidates at the
-    end."""
+    """The edges of a selection over training, and the similarities of candidates at the end."""
     makers = ((_edges, run.edges), (_similarities, isinstance(run.selection, Selected)))
     return [make(run, name) for (make, available), name in zip(makers, names, strict=False) if available]
 

@@ -77,8 +77,7 @@ def _nats(measurement: Measurement, features: str, test: str) -> Iterator[tuple[
 
 
 def class_confusions(run: Run) -> Section | None:
-    """The classes with the lowest accuracy, and the pairs most often confused, of the newest result that has
-    them."""
+    """The classes with the lowest accuracy and the pairs most often confused, of the newest result."""
     for result in reversed(run.results):
         for path, measurement in result.figures.items():
             if isinstance(measurement.details.get("confusion"), Mapping):

@@ -123,8 +123,7 @@ def _kept_shares(classified: ClassifiedCandidates, rows: Int[np.ndarray, "instan
 def _classify(
     method: Method, batch: Batch, progress: Progress, seed: int
 ) -> tuple[ClassifiedCandidates, Coverage | None]:
-    """The candidates in their groups, by similarity, and for a ring the share of anchors that Wu et al. 2021,
-    Thm 3.1 covers."""
+    """The classified candidates, and for a ring the share of anchors covered by Wu et al. 2021, Thm 3.1."""
     selection = method.selection
     by_rank = any(part.ranks_by_score for part in method.selections)
     with torch.random.fork_rng(devices=[]):

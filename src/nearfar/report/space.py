@@ -101,8 +101,7 @@ def _unit_square(points: Float[np.ndarray, "image 2"]) -> Float[np.ndarray, "ima
 def nearest(
     features: Float[np.ndarray, "image dim"], queries: Int[np.ndarray, "query"], count: int
 ) -> tuple[Int[np.ndarray, "query near"], Float[np.ndarray, "query near"]]:
-    """The `count` images nearest each query by cosine, nearest first, never the query itself; computed in
-    parts."""
+    """The `count` images nearest each query by cosine, nearest first, without the query itself."""
     unit = torch.from_numpy(directions(features).astype(np.float32))
     parts = []
     for part in torch.from_numpy(queries).split(1024):

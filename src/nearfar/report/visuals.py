@@ -34,8 +34,7 @@ BINS = 25  # of a histogram of views
 def visuals_of(
     run: Run, settings: Mapping[str, Any], detail: Detail
 ) -> tuple[Map | Absent, Gallery | Absent, Strip | Absent, Selected | Absent | None]:
-    """Map, gallery, strip and selection, or the reasons why they are absent; no selection where everyone is
-    kept."""
+    """Map, gallery, strip and selection, or why they are absent; None where everyone is kept."""
     try:
         images = run.images()
         rows = images.sample(0, 0, detail.points)

@@ -95,8 +95,7 @@ class CellStore:
     path: Path
 
     def create(self, owner: str) -> None:
-        """Creates the folder for an owner such as "study ring". Refuses a folder of another owner, whose
-        files would be overwritten."""
+        """Creates the folder for an owner such as "study ring"; refuses that of another owner."""
         self.check_owner(owner)
         try:
             for name in ("cells", "claims"):
@@ -119,8 +118,7 @@ class CellStore:
         return self.path / cell.folder if cell.folder else self.path / "cells" / cell.name
 
     def outcome(self, cell: Cell) -> CellOutcome | None:
-        """The stored outcome; None while there is none, or where the file is damaged or belongs to another
-        cell."""
+        """The stored outcome; None if there is none, or the file is damaged or of another cell."""
         file = self.folder(cell) / RESULT_FILE
         stored = read_json(file)
         if not isinstance(stored, Mapping) or stored.get("digest") != cell.digest:
@@ -176,8 +174,7 @@ Compute = Callable[[Cell, Path], Mapping[str, Any]]  # (cell, its folder) -> val
 def compute_cell(
     store: CellStore, cell: Cell, compute: Compute, pruned: type[Exception] | tuple[()] = ()
 ) -> CellOutcome:
-    """Computes one claimed cell and stores its outcome. A `UserError` fails this cell and lets the others
-    continue."""
+    """Computes one claimed cell and stores its outcome; a `UserError` fails this cell only."""
     store.log("begun", cell.name)
     started = time.perf_counter()
     try:
@@ -282,8 +279,7 @@ def run_cells(
 
 
 def run_workers(work: Callable[[], None], count: int) -> None:
-    """Calls a picklable `work` in `count` processes with one thread each, and stops them when this process is
-    stopped."""
+    """Calls a picklable `work` in `count` processes of one thread each, and stops them with this one."""
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     workers = [context.Process(target=_work_in_process, args=(work,)) for _ in range(count)]
     for worker in workers:

@@ -100,8 +100,7 @@ class FitAndValidation:
 
 
 def _split(data: DataSet, share: float) -> tuple[DataSet, DataSet]:
-    """Splits as evaluation does: a share of every class, of time series stretches with gaps; without labels a
-    share of all."""
+    """Splits as evaluation does (`DataSet.parts`); without labels, a share of all."""
     if data.labels is None:
         return data.split(share, SPLIT_SEED)
     fit, validation = data.parts(share, SPLIT_SEED)
@@ -110,8 +109,7 @@ def _split(data: DataSet, share: float) -> tuple[DataSet, DataSet]:
 
 @dataclass
 class TrainingObjective:
-    """`nearfar pretrain RECIPE DATA`, `nearfar train DATA` and, with a teacher in place of the recipe,
-    `nearfar distill TEACHER DATA`."""
+    """`nearfar pretrain RECIPE DATA`, `train DATA` and `distill TEACHER DATA`."""
 
     name: str  # of the command
     recipe: Any  # or the teacher

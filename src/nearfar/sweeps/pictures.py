@@ -136,8 +136,7 @@ def _parallel(sweep: SweepResult, rows: Sequence[SweepRow], keys: Sequence[str])
 
 
 def _heights(values: Sequence[Any], even: bool = False) -> np.ndarray:
-    """Positions in [0, 1]: numbers by size (logarithmic over more than a decade, unless `even`), words in
-    their order."""
+    """Positions in [0, 1]: numbers by size, logarithmic over decades unless `even`; words in order."""
     numbers = _numbers(values)
     decades = all(map(_is_number, values)) and numbers.min() > 0 and numbers.max() / numbers.min() >= 10
     if decades and not even:

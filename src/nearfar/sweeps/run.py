@@ -235,8 +235,7 @@ class SweepWorker:
                 time.sleep(POLL_SECONDS)  # other processes propose or compute
 
     def _next_trial(self, search: Search, claims: ExitStack) -> SearchTrial | None:
-        """Claims a trial, until `claims` closes: one of a dead process, or a new one. One process at a time
-        proposes."""
+        """Claims a trial until `claims` closes: one of a dead process or a new one, one process at a time."""
         with self.store.claim(f"{search.name}-proposals") as claimed:
             if not claimed:
                 return None
@@ -261,8 +260,7 @@ class SweepWorker:
                 return
 
     def _prune(self, search: Search, trial: SearchTrial, folder: Path, probe: dict[str, Any]) -> None:
-        """Ends a run whose probe is below the median of earlier trials. Later ones are ignored, so one
-        process gives the same."""
+        """Ends a run whose probe is below the median of earlier trials (later ones are ignored)."""
         curve = probe_curve(folder)
         earlier = [one for one in self.trials(search) if one.number < trial.number]
         if curve and search.is_behind(trial, earlier, curve):

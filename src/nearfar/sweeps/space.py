@@ -26,8 +26,7 @@ Point = dict[str, Any]  # a value for each axis
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers between two ends, both included; uniform in the logarithm if `log`; whole numbers if both ends
-    are."""
+    """Numbers between two ends, both included; `log`: uniform in the logarithm."""
 
     low: float
     high: float
@@ -71,8 +70,7 @@ class Space:
 
 
 def read_space(words: Iterable[str], config: Mapping[str, Any] | None = None) -> Space:
-    """The space that `key=value` words describe; `config` holds the settings of a file, which words
-    override."""
+    """The space of `key=value` words, which override `config`, the settings of a file."""
     settings: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
@@ -133,8 +131,7 @@ def split_commas(text: str) -> list[str]:
 
 
 def _values(key: str, text: str) -> list[Any]:
-    """The values of a word. A setting that cannot change a result is no axis, so `probe=knn,linear` is one
-    value."""
+    """The values of a word; a setting that cannot change a result has one, such as `probe=knn,linear`."""
     parts = [text] if key in MAY_CHANGE else split_commas(text)
     if len(parts) > 1 and not all(part.strip() for part in parts):
         raise UserError(f"{key} was {text}, with nothing between two commas; write {key}=a,b,c")

@@ -1,5 +1,4 @@
-"""The result of a sweep: a row for each point with its mean and spread over seeds, the best row, and its
-figures on test data."""
+"""The result of a sweep: mean and spread of each point, the best, and its figures on test data."""
 
 import csv
 import io
@@ -59,8 +58,7 @@ def best_row(rows: Sequence[SweepRow]) -> SweepRow | None:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """The rows in the order of the space, and `selected`: the figures of the best row by seed, on validation
-    and test data."""
+    """The rows of all points, and `selected`: figures of the best row by seed."""
 
     title: str
     metric: str

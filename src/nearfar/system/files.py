@@ -82,8 +82,7 @@ def check_folder(folder: Path, names: Iterable[str], owner: str) -> None:
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:
-    """Replaces the content of a file atomically. Text is UTF-8; undecodable bytes of file names become
-    `\\udcff`."""
+    """Replaces the content of a file atomically. Text is UTF-8, other bytes become `\\udcff`."""
     with replace_file(path) as temporary:
         write_new(
             temporary, content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
@@ -106,8 +105,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def open_own(path: Path, flags: int) -> BinaryIO:
-    """Opens or creates a file to write in place. Links are not followed, pipes do not block, and nothing is
-    truncated."""
+    """Opens or creates a file to write in place. Follows no links, waits for no pipe, truncates nothing."""
     for flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
         flags |= getattr(os, flag, 0)
     descriptor = os.open(path, flags | os.O_CREAT, 0o666)
@@ -201,8 +199,7 @@ def replace_folder(temporary: Path, path: Path) -> None:
 
 
 def recover_folder(path: Path) -> None:
-    """Restores the folder that a killed `replace_folder` left beside `path`, and removes leftovers of dead
-    processes."""
+    """Restores the folder that a killed `replace_folder` left, and removes leftovers of dead processes."""
     if not path.parent.is_dir():
         return
     leftovers = [

@@ -135,8 +135,7 @@ _CGROUP_FILES = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("mem
 
 
 def _cgroup_memory(root: Path) -> list[int]:
-    """Returns the bytes left in this process's control group and in each group above it, of versions 1 and
-    2."""
+    """Returns the bytes left in the control groups of this process, of versions 1 and 2."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -205,8 +204,7 @@ for _ in range(3):
 
 
 def try_strided_convolution() -> Literal["works", "crashes", "not tried"]:
-    """Whether torch survives the gradient of a strided 1x1 convolution of few channels, channels last, in a
-    process of its own."""
+    """Tries the gradient of a strided 1x1 convolution, channels last, in a process of its own."""
     attempt = subprocess.run([sys.executable, "-c", STRIDED_CONVOLUTION], capture_output=True, check=False)
     if attempt.returncode == 0:
         return "works"
@@ -214,8 +212,7 @@ def try_strided_convolution() -> Literal["works", "crashes", "not tried"]:
 
 
 def broken_packages() -> dict[str, str]:
-    """Returns installed packages that fail to import, with the reason. Each import runs in a child
-    process."""
+    """Returns installed packages that fail to import in a child process, with the reason."""
     errors = {}
     for module in ("nearfar", *CORE, *EXTRAS):
         name = DISTRIBUTIONS.get(module, module)

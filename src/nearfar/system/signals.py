@@ -16,8 +16,7 @@ Handler = Callable[[int, FrameType | None], Any]
 
 @contextmanager
 def handle_signals(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
-    """Installs `handler` for these signals inside the block, unless they are ignored. Has no effect outside
-    the main thread."""
+    """Handles these signals inside the block, unless they are ignored; only in the main thread."""
     previous: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         handled_numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
@@ -30,8 +29,7 @@ def handle_signals(handler: Handler, *numbers: signal.Signals) -> Iterator[None]
 
 
 class EndedBySignal(KeyboardInterrupt):
-    """SIGTERM or SIGHUP outside of training. Not an `Exception`, so that code that retries or quarantines
-    does not catch it."""
+    """SIGTERM or SIGHUP outside of training; no `Exception`, so that no retry catches it."""
 
 
 _received: str | None = None

@@ -95,8 +95,7 @@ def arrow_path(path: str | os.PathLike[str]) -> str:
 
 
 def column_names(table: Any, spec: str) -> list[str]:
-    """Returns the column names of an Arrow table; raises UserError for duplicates and for names that are not
-    UTF-8."""
+    """Returns the column names of an Arrow table; raises UserError if one is repeated or not UTF-8."""
     try:
         names = list(table.column_names)
     except UnicodeDecodeError:
@@ -108,8 +107,7 @@ def column_names(table: Any, spec: str) -> list[str]:
 
 
 def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_TEXT_BYTES) -> str:
-    """Reads a regular UTF-8 file. Raises OSError if it is larger than `max_bytes`, ValueError if it is not
-    UTF-8."""
+    """Reads a regular UTF-8 file; raises OSError above `max_bytes`, ValueError for other bytes."""
     return read_bytes(path, max_bytes).decode("utf-8")
 
 
@@ -167,8 +165,7 @@ def check_zip(path: str | os.PathLike[str], keys: Collection[str] = ()) -> None:
 
 
 def npz_arrays(path: Path, keys: Collection[str]) -> tuple[dict[str, Any], list[str]]:
-    """Returns the arrays of an .npz file named in `keys`, and the names of all its arrays. Pickles are
-    refused."""
+    """Returns the arrays of an .npz file named in `keys`, and all names; refuses pickles."""
     import numpy as np
 
     try:

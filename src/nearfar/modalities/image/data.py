@@ -127,8 +127,7 @@ class ImageDescription(Description):
             )
 
     def convert_channels(self, data: Images, run_name: str) -> Images:
-        """Grey pictures for a colour network repeat their channel; coloured ones for a grey network become
-        their luminance."""
+        """Grey repeats its channel for a colour network; colour becomes luminance for a grey one."""
         if {data.channels, self.channels} == {1, 3}:
             return replace(data, store=ConvertedStore(data.store, self.channels), channels=self.channels)
         self.check_alike(data, run_name)

@@ -163,8 +163,7 @@ def _opened(data: bytes) -> ImageFile:
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
-    """(width, height) of a WebP's canvas. Pillow's decoder allocates the canvas when it is created, so it is
-    read here first."""
+    """(width, height) of a WebP's canvas, before Pillow's decoder allocates it."""
     if int.from_bytes(data[4:8], "little") + 8 > len(data):
         raise Unusable("truncated: the WebP is shorter than its header claims")
     kind = data[12:16]
@@ -190,8 +189,7 @@ def _orientation(picture: ImageFile) -> int:
 
 
 def _raw_pixels(data: bytes) -> UInt8[np.ndarray, "height width channel"]:
-    """Pixels with their shape before them, not copied: the quickest to read, and for any number of
-    channels."""
+    """Pixels behind their shape: the quickest to read, with any number of channels."""
     if len(data) < _RAW_HEADER.size:
         raise Unusable("truncated: raw pixels without their shape")
     _, height, width, channels = _RAW_HEADER.unpack_from(data)

@@ -62,8 +62,7 @@ def images_of(root: str, split: str) -> Path:
 
 
 def read_idx(path: Path) -> Arrays:
-    """The images of a file, and their labels if the same folder has the file with `labels` and `idx1` in its
-    name."""
+    """The images of a file, and the labels in the file with `labels` and `idx1` in its name."""
     images = _bytes_of(path, 3)
     labelled: Labels = (None, ())
     labels_file = _labels_of(path)
@@ -87,8 +86,7 @@ def _labels_of(path: Path) -> Path | None:
 
 
 def _bytes_of(path: Path, axes: int) -> UInt8[np.ndarray, "..."]:
-    """The array of an idx file: two zero bytes, the type, the number of axes, their lengths (big-endian), the
-    values."""
+    """The array of an idx file: 0, 0, type, number of axes, their lengths (big-endian), values."""
     try:
         with open_regular_file(path) as opened:
             packed = os.fstat(opened.fileno()).st_size

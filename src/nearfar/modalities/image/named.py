@@ -22,8 +22,7 @@ EXAMPLES = ("digits", "glyphs", "glyphs:train", "glyphs:test", "cifar10:ROOT", "
 
 
 def find_named(spec: str) -> NamedData | None:
-    """digits, glyphs, glyphs:SPLIT, cifar10:FOLDER, cifar10:FOLDER:SPLIT, idx:FOLDER, idx:FOLDER:SPLIT, or
-    one idx file."""
+    """`digits`, `glyphs[:SPLIT]`, `cifar10:FOLDER[:SPLIT]`, `idx:FOLDER[:SPLIT]`, or an idx file."""
     if spec == "digits":
         return NamedData(spec, digits)
     prefix, _, root = spec.partition(":")

@@ -1,5 +1,4 @@
-"""Images in reports: pictures, raw pixels as a baseline, and what augmentation changes (brightness, contrast,
-colour, crop)."""
+"""Images in reports: pictures, raw pixels as a baseline, and what augmentation changes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -213,8 +213,7 @@ def read_columns(path: Path, spec: str, names: Sequence[str]) -> dict[str, list[
 
 
 def kind_of(values: Sequence[Any], column: SideSpec, spec: str, folder: Path) -> str:
-    """The name of a side's modality, by its first value that is not missing; texts that are paths from
-    `folder`, by their suffixes."""
+    """The modality of a side, by its first value; of paths from `folder`, by their suffixes."""
     if column.kind is not None:
         return column.kind
     first = next((value for value in values if value is not None), None)
@@ -232,8 +231,7 @@ def kind_of(values: Sequence[Any], column: SideSpec, spec: str, folder: Path) ->
 
 
 def _kind_of_files(values: Sequence[Any], column: SideSpec, spec: str, folder: Path) -> str | None:
-    """The modality of the files that most of these texts name by their suffix; None where the texts name no
-    files."""
+    """The modality of the files that most of these texts name; None if they name no files."""
     texts = [value for value in values if isinstance(value, str)]
     suffixes = {
         IMAGE: (*IMAGE.reader.suffixes, *UNSUPPORTED_IMAGES),

@@ -100,8 +100,7 @@ def retrieval_figures(scores: Float[Tensor, "row row"], second: Int[np.ndarray, 
 
 
 def _share_among_first(k: int, better: Int[Tensor, "row"], equal: Int[Tensor, "row"]) -> float:
-    """How often the true candidate is among the first k, where candidates of equal score come in random
-    order."""
+    """How often the true candidate is among the first k; ties come in random order."""
     return float(((k - better) / equal).clamp(0, 1).double().mean())
 
 

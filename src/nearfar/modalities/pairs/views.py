@@ -16,8 +16,7 @@ from nearfar.modalities.pairs.data import SIDES, PairsDescription
 
 @dataclass(frozen=True)
 class BothSides(AbstractViewSettings):
-    """Both columns; with `augment`, each as its modality is seen in training (crops, windows, noise), text
-    unchanged."""
+    """Both columns; with `augment`, as in the training of their modality, text unchanged."""
 
     augment: bool = True
     count: int = 2

@@ -29,8 +29,7 @@ WIDTHS = {"conv1d": 128, "conv1d-small": 32}
 
 
 class Conv1d(nn.Module):
-    """Three convolutions over time, the last two with a shortcut, then the mean over the window: (n, window,
-    channels) -> (n, width)."""
+    """Three convolutions, two with a shortcut, and the mean over time: (n, time, channel) -> (n, width)."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()

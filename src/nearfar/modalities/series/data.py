@@ -49,8 +49,7 @@ class StretchStore:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class TimeSeries(DataSet):
-    """Opened series: `load` returns stretches of rows, (instance, span, channel), of which views show
-    windows."""
+    """Opened series: `load` returns stretches of rows, (instance, span, channel)."""
 
     modality: ClassVar[str] = "series"
     unit: ClassVar[str] = "windows"

@@ -1,5 +1,4 @@
-"""Sound: recordings, seen as stretches of samples by a convolutional and recurrent network, compared with
-MFCC."""
+"""Sound: stretches of recordings, a convolutional and recurrent network, MFCC as a baseline."""
 
 from nearfar.core.method import Method
 from nearfar.errors import UserError

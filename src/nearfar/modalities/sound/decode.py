@@ -1,5 +1,4 @@
-"""Bytes of a WAV or FLAC file → one channel of samples, or `Unusable` with a reason; libsndfile decodes
-them."""
+"""Bytes of a WAV or FLAC file → one channel of samples, by libsndfile, or `Unusable`."""
 
 import io
 import re
@@ -60,8 +59,7 @@ def _check_complete(log: str) -> None:
 
 
 def _check_length(frames: int, channels: int, encoded: int) -> None:
-    """Refuses what is empty, too long, or decodes to a large multiple of itself: a FLAC header may claim any
-    length."""
+    """Refuses what is empty or too long; a FLAC header may claim any length."""
     if frames == 0:
         raise Unusable("empty: no samples")
     samples = frames * channels

@@ -25,8 +25,7 @@ MIN_LOUDNESS = 1e-5  # below it a recording is not made louder
 
 @dataclass(frozen=True)
 class Window(AbstractViewSettings):
-    """`count` random stretches of `samples`; a shorter recording is heard whole, at the beginning of the
-    window."""
+    """`count` random stretches of `samples`; a shorter recording is heard whole."""
 
     samples: int = 2560
     count: int = 1

@@ -1,5 +1,4 @@
-"""Text: blocks of symbols, some of them hidden, seen by a transformer, compared with the frequencies of
-symbols."""
+"""Text: blocks of symbols, some hidden, a transformer, frequencies of symbols as a baseline."""
 
 from nearfar.modalities.base import AbstractNetworks, Choice, Modality, ViewFamily
 from nearfar.modalities.text.data import Reading, TextDescription, TextReader, Texts

@@ -124,8 +124,7 @@ def masked_scores(
 
 
 def frequency_scores(train: Texts, blocks: Texts, hiding: MakeViews, *, seed: int = 0) -> Measurement:
-    """The same by the frequency of each symbol in the training text, none of them zero (one is added to
-    each)."""
+    """The same by the frequency of each symbol in the training text, plus one each."""
     counts = np.ones(len(train.symbols), dtype=np.int64)
     for rows in _rows(len(train)):
         data = train.load(rows).data

@@ -45,8 +45,7 @@ class VectorsDescription(StandardisedDescription):
 
 
 def single_precision(array: np.ndarray, name: str) -> np.ndarray:
-    """Rows of numbers as float32; an error names the first row with a number that is not finite in
-    float32."""
+    """Rows of numbers as float32, which must be finite."""
     with np.errstate(over="ignore"):
         rows = array.astype(np.float32)
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))

@@ -19,8 +19,7 @@ from nearfar.modalities.base import PlainView, StandardisedDescription
 
 @dataclass(frozen=True)
 class Corrupt(AbstractViewSettings):
-    """`count` views: Gaussian noise of standard deviation `noise` on every feature, each left out with
-    probability `dropout`."""
+    """`count` views: Gaussian `noise` on every feature, each left out with probability `dropout`."""
 
     noise: float = 0.3
     dropout: float = 0.2
