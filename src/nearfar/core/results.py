@@ -261,10 +261,7 @@ class Measurement(_ReadsAsJson):
             )
         details = {key: value for key, value in stored.items() if key not in (*values, *_SIDE_KEYS)}
         return cls(
-            figures,
-            details,
-            Answers.from_json(stored.get("answers")),
-            SetFacts.from_json(stored.get("test")),
+            figures, details, Answers.from_json(stored.get("answers")), SetFacts.from_json(stored.get("test"))
         )
 
 

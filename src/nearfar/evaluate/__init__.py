@@ -15,13 +15,7 @@ from typing import Any
 from nearfar.core.results import Result
 from nearfar.evaluate.knn import knn, knn_probe
 from nearfar.evaluate.linear import fit_linear, linear
-from nearfar.evaluate.protocols import (
-    NETWORK_PROTOCOLS,
-    PROTOCOLS,
-    UNLABELLED_PROTOCOLS,
-    Options,
-    scores,
-)
+from nearfar.evaluate.protocols import NETWORK_PROTOCOLS, PROTOCOLS, UNLABELLED_PROTOCOLS, Options, scores
 from nearfar.evaluate.run import evaluate_run
 from nearfar.evaluate.sets import LabelledFeatures, Subject, stratified_split
 from nearfar.evaluate.table import table

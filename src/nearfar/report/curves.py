@@ -11,17 +11,7 @@ from nearfar.system.untrusted import is_number
 
 POINTS = 500
 
-TRAINED = (
-    "loss",
-    "nats",
-    "ceiling",
-    "lr",
-    "grad_norm",
-    "images_per_s",
-    "deviation",
-    "rank",
-    "mean_cosine",
-)
+TRAINED = ("loss", "nats", "ceiling", "lr", "grad_norm", "images_per_s", "deviation", "rank", "mean_cosine")
 PROBED = ("knn_top1", "linear_top1", "rankme", "lidar", "alpha_req", "uniformity", "alignment")
 HELD_OUT = ("nats", "ceiling")
 EDGES = ("lower", "upper")  # of a selection by rank: the outer and the inner edge

@@ -28,10 +28,7 @@ MAX_NAME_LENGTH = 300  # characters of a name on the page
 
 
 def map_of(
-    features: Float[np.ndarray, "image dim"],
-    sample: Sample,
-    detail: Detail,
-    kept_shares: Mapping[int, float],
+    features: Float[np.ndarray, "image dim"], sample: Sample, detail: Detail, kept_shares: Mapping[int, float]
 ) -> Map:
     flat, drawn_by = flat_map(features)
     points = tuple(

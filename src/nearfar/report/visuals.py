@@ -81,8 +81,7 @@ def _gallery(features: np.ndarray, sample: Sample, detail: Detail) -> Gallery | 
     return Gallery(
         tuple(
             Query(
-                pictures[query],
-                tuple(neighbour(query, *pair) for pair in zip(places, scores, strict=True)),
+                pictures[query], tuple(neighbour(query, *pair) for pair in zip(places, scores, strict=True))
             )
             for query, places, scores in zip(
                 queries.tolist(), neighbours.tolist(), similarity.tolist(), strict=True

@@ -233,10 +233,7 @@ def kind_of(values: Sequence[Any], column: SideSpec, spec: str, folder: Path) ->
 def _kind_of_files(values: Sequence[Any], column: SideSpec, spec: str, folder: Path) -> str | None:
     """The modality of the files that most of these texts name; None if they name no files."""
     texts = [value for value in values if isinstance(value, str)]
-    suffixes = {
-        IMAGE: (*IMAGE.reader.suffixes, *UNSUPPORTED_IMAGES),
-        SOUND: SOUND.reader.suffixes,
-    }
+    suffixes = {IMAGE: (*IMAGE.reader.suffixes, *UNSUPPORTED_IMAGES), SOUND: SOUND.reader.suffixes}
     for modality, endings in suffixes.items():
         paths = [text for text in texts if text.lower().endswith(endings)]
         if 2 * len(paths) <= len(texts):
