@@ -255,7 +255,7 @@ def test_packed_data_round_trip(make_run: Make, make_digits: Make) -> None:
     packed = explorer_data([("a", map_data), ("b", map_data)])
     field = packed["fields"][1]
     places = np.frombuffer(base64.b64decode(field["layers"][0]["places"]), "<u2").reshape(-1, 2)
-    truth = map_data.places()
+    truth = map_data.points
     spread = (truth - truth.min(0)) / (truth.max(0) - truth.min(0)).max()
     np.testing.assert_allclose(places / 65535, spread, atol=1e-4)
     neighbours = np.frombuffer(base64.b64decode(field["near"]), "<u4").reshape(70, -1)

@@ -140,7 +140,7 @@ def test_without_labels_nothing_is_judged(make_run: Make, make_digits: Make) -> 
     assert isinstance(facts.gallery, Gallery)
     assert isinstance(facts.map, Map)
     assert facts.map.classes == ()
-    assert {point.label for point in facts.map.points} == {None}
+    assert set(facts.map.labels.tolist()) == {-1}
     assert {neighbour.same for query in facts.gallery.queries for neighbour in query.neighbours} == {None}
 
 
@@ -152,7 +152,7 @@ def test_the_map_shows_at_most_the_requested_points_of_the_right_images(
     assert isinstance(map_data, Map)
     assert (len(map_data.points), map_data.of) == (60, 300)
     label_of = dict(zip(data.paths, data.labels.tolist(), strict=True))
-    assert all(label_of[point.name] == point.label for point in map_data.points)
+    assert [label_of[name] for name in map_data.names] == map_data.labels.tolist()
     assert map_data.atlas.per_sheet * len(map_data.atlas.sheets) >= 60
 
 

@@ -1,4 +1,4 @@
-"""Tables of plain text and of Markdown, and numbers as tables show them."""
+"""Tables of plain text and of Markdown, and numbers and times as they are shown."""
 
 from collections.abc import Sequence
 
@@ -21,6 +21,13 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of a Markdown table; the first row is its head."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return [lines[0], "|---" * len(rows[0]) + "|", *lines[1:]]
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `12.5 min`, `3.1 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.3g} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def plus_minus(mean: float, spread: float | None, digits: int = 1, *, sign: str = "") -> str:

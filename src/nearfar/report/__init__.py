@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nearfar.errors import UserError
-from nearfar.report.facts import Detail, Summary
+from nearfar.report.facts import Detail, Section
 from nearfar.report.gather import gather
 from nearfar.report.page import page
 from nearfar.run.trained import Run
@@ -20,7 +20,7 @@ def write_report(
     out: str | Path,
     *,
     points: int = DEFAULT_POINTS,
-    summary: Summary | None = None,
+    summary: Section | None = None,
 ) -> Path:
     """Writes the page about one or several runs to `out` and returns its path.
 

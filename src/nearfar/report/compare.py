@@ -166,9 +166,7 @@ def same_points(runs: Sequence[RunFacts]) -> list[int]:
     groups: dict[tuple[str, ...], list[int]] = {}
     for place, run in enumerate(runs):
         if isinstance(run.map, Map):
-            groups.setdefault((*run.map.atlas.sheets, *(point.name for point in run.map.points)), []).append(
-                place
-            )
+            groups.setdefault((*run.map.atlas.sheets, *run.map.names), []).append(place)
     largest = max(groups.values(), key=len, default=[])
     return largest if len(largest) > 1 else []
 

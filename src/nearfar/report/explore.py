@@ -18,7 +18,7 @@ from nearfar.core.randomness import order
 from nearfar.core.types import Batch
 from nearfar.evaluate.held_out import pointwise_nats
 from nearfar.evaluate.knn import ranked_classes
-from nearfar.report.facts import UNAVAILABLE, Detail, Map, Point
+from nearfar.report.facts import UNAVAILABLE, Detail, Map
 from nearfar.report.pictures import Sample, atlas_of
 from nearfar.report.space import aligned, flat_map, nearest
 
@@ -31,20 +31,17 @@ def map_of(
     features: Float[np.ndarray, "image dim"], sample: Sample, detail: Detail, kept_shares: Mapping[int, float]
 ) -> Map:
     flat, drawn_by = flat_map(features)
-    points = tuple(
-        Point(float(x), float(y), sample.label(place), shortened(sample.path(place)))
-        for place, (x, y) in enumerate(flat)
-    )
     # WebP compresses blocks of 16 pixels, so tiles of complete blocks do not affect one another
-    side = 32 if sample.small or len(points) > 5000 else 48
+    side = 32 if sample.small or len(flat) > 5000 else 48
     shares = np.array([kept_shares.get(int(row), np.nan) for row in sample.rows])
     steps = sample.run.steps
+    sprite_bytes = max(detail.sprite_bytes, detail.bytes_each * len(flat))
     return Map(
-        points,
+        flat,
+        np.full(len(flat), -1) if sample.labels is None else np.maximum(sample.labels, -1),
+        tuple(shortened(sample.path(place)) for place in range(len(flat))),
         sample.classes(),
-        atlas_of(
-            sample.pictures(), len(points), side, max(detail.sprite_bytes, detail.bytes_each * len(points))
-        ),
+        atlas_of(sample.pictures(), len(flat), side, sprite_bytes),
         drawn_by,
         len(sample.images),
         sample.small,
@@ -125,10 +122,9 @@ def explorer_data(maps: Sequence[tuple[str, Map]]) -> dict[str, Any]:
     """The data of the page's script: one map, or several maps of the same instances side by side."""
     first = maps[0][1]
     atlas = first.atlas
-    labels = [-1 if point.label is None else point.label for point in first.points]
     return {
-        "names": [point.name for point in first.points],
-        "labels": _packed(np.array(labels), "<i2"),
+        "names": first.names,
+        "labels": _packed(first.labels, "<i2"),
         "classes": [shortened(name) for name in first.classes],
         "crisp": first.crisp,
         "atlas": {
@@ -142,7 +138,7 @@ def explorer_data(maps: Sequence[tuple[str, Map]]) -> dict[str, Any]:
 
 
 def _field(title: str, drawn_map: Map, first: Map) -> dict[str, Any]:
-    last = drawn_map.places() if drawn_map is first else aligned(drawn_map.places(), first.places())
+    last = drawn_map.points if drawn_map is first else aligned(drawn_map.points, first.points)
     layers = [*drawn_map.earlier, (drawn_map.last, last)]
     all_places = np.concatenate([places for _, places in layers])
     low, high = all_places.min(axis=0), all_places.max(axis=0)

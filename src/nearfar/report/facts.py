@@ -126,19 +126,13 @@ class Atlas:
     per_sheet: int
 
 
-@dataclass(frozen=True)
-class Point:
-    x: float  # both in [0, 1]
-    y: float
-    label: int | None
-    name: str
-
-
 @dataclass(frozen=True, eq=False)
 class Map:
     """The features in two dimensions; point i is tile i of the atlas."""
 
-    points: tuple[Point, ...]
+    points: Float[np.ndarray, "point 2"]  # in [0, 1]
+    labels: Int[np.ndarray, "point"]  # -1: unknown
+    names: tuple[str, ...]
     classes: tuple[str, ...]
     atlas: Atlas
     drawn_by: str
@@ -151,9 +145,6 @@ class Map:
     kept_shares: Float[np.ndarray, "point"] | None = None
     earlier: tuple[tuple[str, Float[np.ndarray, "point 2"]], ...] = ()  # at earlier checkpoints, turned alike
     last: str = ""  # the name of the checkpoint that is shown first
-
-    def places(self) -> Float[np.ndarray, "point 2"]:
-        return np.array([(point.x, point.y) for point in self.points]).reshape(-1, 2)
 
 
 @dataclass(frozen=True)
@@ -269,22 +260,12 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Section:
-    """A title, sentences and a table of text."""
+    """A title, sentences, a table of text and remarks below it."""
 
     title: str
     sentences: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()  # of the table's head
     rows: tuple[tuple[str, ...], ...] = ()
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What several runs were made for, in a table of its own before they are compared."""
-
-    title: str
-    intro: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
     remarks: tuple[str, ...] = ()
 
 

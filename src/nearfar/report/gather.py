@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from nearfar.core.results import Measurement, Result, display_name
 from nearfar.core.schedules import Learnt, Schedule
+from nearfar.core.tables import duration
 from nearfar.core.types import Certificate, Status
 from nearfar.errors import UserError, counted
 from nearfar.modalities.dataset import ignored_files
@@ -97,9 +98,7 @@ def _summary(
         planned = f" of {epochs:g}" if isinstance(epochs, (int, float)) else ""
         yield Fact("steps", f"{last['step']:,}")
         yield Fact("epochs", f"{last['epoch']:.3g}{planned}")
-        speeds = [speed for row in trained if is_number(speed := row.get("images_per_s"))]
-        if speeds:
-            yield Fact(f"{run.modality.unit} per second", f"{median(speeds):,.0f}")
+        yield from _speed(run, trained)
     for name in ("backbone", "batch_size"):
         if settings.get(name) is not None:
             yield Fact(name.replace("_", " "), written(settings[name]))
@@ -126,34 +125,19 @@ def _data(notes: DataNotes | None) -> Iterator[Fact]:
         yield Fact("dropped per epoch", f"{notes.left_over:,} (incomplete batch)")
 
 
-def _last_logged(run: Run) -> str:
-    """When metrics.jsonl was last written; empty if there is none."""
-    try:
-        seconds = (run.path / "metrics.jsonl").stat().st_mtime
-    except OSError:
-        return ""
-    return _dated(datetime.fromtimestamp(seconds, UTC))
-
-
 def _dated(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%-d %B %Y, %H:%M UTC")
-
-
-def _in_prose(written_down: str) -> str:
-    """An ISO 8601 date of env.json as the page writes dates; other text is unchanged."""
-    try:
-        moment = datetime.fromisoformat(written_down)
-    except ValueError:
-        return written_down
-    return _dated(moment.replace(tzinfo=moment.tzinfo or UTC))
+    return moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC).strftime("%-d %B %Y, %H:%M UTC")
 
 
 def _machine(run: Run, settings: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[Fact]:
     """When and where, by the last part of the names in env.json."""
     values = {name.rpartition(".")[2]: value for name, value in environment.items()}
     values.setdefault("precision", written(settings.get("precision", "")))
-    values["last logged"] = _last_logged(run)
-    values["started"] = _in_prose(values.get("started", ""))
+    with suppress(OSError):
+        written_at = (run.path / "metrics.jsonl").stat().st_mtime
+        values["last logged"] = _dated(datetime.fromtimestamp(written_at, UTC))
+    with suppress(ValueError):  # other text than an ISO 8601 date stays as it is
+        values["started"] = _dated(datetime.fromisoformat(values.get("started", "")))
     for name in ("started", "last logged", "precision", "device", "cpu", "gpu", "torch", "nearfar"):
         if values.get(name, "none") not in ("", "none"):
             yield Fact(name, values[name].removeprefix("torch."))
@@ -165,23 +149,23 @@ def _cost(run: Run, settings: Mapping[str, Any], metrics: Sequence[Mapping[str, 
     if not trained:
         return
     with suppress(UserError):
-        yield Fact("time", _duration(float(run.facts["seconds"])))
+        yield Fact("time", duration(float(run.facts["seconds"])))
     step, batch = max(row["step"] for row in trained), settings.get("batch_size")
     yield Fact("steps", f"{step:,}")
     if isinstance(batch, int):
         yield Fact(f"{run.modality.unit} seen", f"{step * batch:,}")
-    speeds = [speed for row in trained if is_number(speed := row.get("images_per_s"))]
-    if speeds:
-        yield Fact(f"{run.modality.unit} per second, median", f"{median(speeds):,.0f}")
-    memory = [peak for row in trained if is_number(peak := row.get("peak_memory"))]
-    if memory:
+    yield from _speed(run, trained, ", median")
+    if memory := _logged(trained, "peak_memory"):
         yield Fact("peak memory", f"{max(memory):,.0f} MiB")
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+def _logged(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [value for row in rows if is_number(value := row.get(name))]
+
+
+def _speed(run: Run, trained: Sequence[Mapping[str, Any]], suffix: str = "") -> Iterator[Fact]:
+    if speeds := _logged(trained, "images_per_s"):
+        yield Fact(f"{run.modality.unit} per second{suffix}", f"{median(speeds):,.0f}")
 
 
 def _certificate(run: Run) -> Certificate | Absent:

@@ -19,7 +19,7 @@ from nearfar.modalities import MODALITIES
 from nearfar.report.charts import SERIES
 from nearfar.report.compare import same_points, same_queries, tables_of
 from nearfar.report.explore import explorer_data
-from nearfar.report.facts import Absent, Fact, Gallery, Map, RunFacts, Score, Summary, Tested
+from nearfar.report.facts import Absent, Fact, Gallery, Map, RunFacts, Score, Section, Tested
 from nearfar.report.plots import (
     between,
     breakable,
@@ -58,7 +58,7 @@ PROTOCOLS = {
     "finetune": "fine-tuning",
 }
 
-ROOMS = (
+QUESTIONS = (
     ("views", "what is seen"),
     ("encoders", "what encodes them"),
     ("negatives", "where negatives come from"),
@@ -67,7 +67,7 @@ ROOMS = (
 )
 
 
-def page(runs: Sequence[RunFacts], summary: Summary | None = None) -> str:
+def page(runs: Sequence[RunFacts], summary: Section | None = None) -> str:
     """The page: a summary if there is one, a comparison if there are several runs, then each run."""
     script = "".join((_FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS)
     style = "".join((_FOLDER / name).read_text(encoding="utf-8") for name in STYLES)
@@ -91,7 +91,7 @@ def page(runs: Sequence[RunFacts], summary: Summary | None = None) -> str:
                 else None
                 for place, run in enumerate(runs)
             ],
-            rooms=ROOMS,
+            questions=QUESTIONS,
             feature_names=FEATURES,
             protocol_names=PROTOCOLS,
             series=SERIES,

@@ -11,7 +11,7 @@ from nearfar.report.charts import Axis, Line, chart, histogram, shares
 from nearfar.report.curves import EDGES
 from nearfar.report.facts import Curve, RunFacts, Selected, Strip
 
-_ANY_AXIS = Axis()
+ANY, ZERO, PERCENT, UNIT = Axis(), Axis(zero=True), Axis(percent=True), Axis(zero=True, top=1.0)
 
 
 @dataclass(frozen=True)
@@ -21,82 +21,39 @@ class Plot:
     metric: str
     title: str
     note: str
-    axis: Axis = _ANY_AXIS
+    axis: Axis = ANY
 
 
 _EDGES = {f"selection.{name}" for name in EDGES}
-GROUPS = (
-    (
-        "Objective and probes",
-        (
-            Plot("loss", "Loss", "what the optimiser minimises"),
-            Plot(
-                "nats",
-                "Training objective, nats",
-                "on training batches; dashed: its ceiling",
-                Axis(zero=True),
-            ),
-            Plot(
-                "held-out nats",
-                "Held-out estimate, nats",
-                "information shared by two views of held-out instances; dashed: its ceiling",
-                Axis(zero=True),
-            ),
-            Plot("knn_top1", "kNN probe", "top-1 on held-out images", Axis(percent=True)),
-            Plot("linear_top1", "Linear probe", "top-1 on held-out images", Axis(percent=True)),
-        ),
+GROUPS = {
+    "Objective and probes": (
+        Plot("loss", "Loss", "what the optimiser minimises"),
+        Plot("nats", "Training objective, nats", "on training batches; dashed: its ceiling", ZERO),
+        Plot("held-out nats", "Held-out estimate, nats", "of held-out instances; dashed: its ceiling", ZERO),
+        Plot("knn_top1", "kNN probe", "top-1 on held-out images", PERCENT),
+        Plot("linear_top1", "Linear probe", "top-1 on held-out images", PERCENT),
     ),
-    (
-        "Quality without labels",
-        (
-            Plot("rankme", "RankMe", "effective number of directions of the features", Axis(zero=True)),
-            Plot(
-                "lidar",
-                "LiDAR",
-                "effective number of directions that separate instances from their views",
-                Axis(zero=True),
-            ),
-            Plot("alpha_req", "alpha-ReQ", "decay of the spectrum; near 1 is best"),
-            Plot("uniformity", "Uniformity", "lower: spread more evenly"),
-            Plot(
-                "alignment",
-                "Alignment",
-                "mean squared distance of two views; lower is better",
-                Axis(zero=True),
-            ),
-        ),
+    "Quality without labels": (
+        Plot("rankme", "RankMe", "effective number of directions of the features", ZERO),
+        Plot("lidar", "LiDAR", "directions that separate instances from their views", ZERO),
+        Plot("alpha_req", "alpha-ReQ", "decay of the spectrum; near 1 is best"),
+        Plot("uniformity", "Uniformity", "lower: spread more evenly"),
+        Plot("alignment", "Alignment", "mean squared distance of two views; lower is better", ZERO),
     ),
-    (
-        "Is it collapsing?",
-        (
-            Plot("deviation", "Deviation", "1: spread evenly, 0: collapsed", Axis(zero=True, top=1.0)),
-            Plot("rank", "Effective rank", "number of dimensions in use", Axis(zero=True)),
-            Plot(
-                "mean_cosine", "Mean cosine", "near 0: spread evenly, 1: all equal", Axis(zero=True, top=1.0)
-            ),
-        ),
+    "Is it collapsing?": (
+        Plot("deviation", "Deviation", "1: spread evenly, 0: collapsed", UNIT),
+        Plot("rank", "Effective rank", "number of dimensions in use", ZERO),
+        Plot("mean_cosine", "Mean cosine", "near 0: spread evenly, 1: all equal", UNIT),
     ),
-    (
-        "Optimisation",
-        (
-            Plot("lr", "Learning rate", "as scheduled", Axis(zero=True)),
-            Plot("grad_norm", "Gradient norm", "before clipping", Axis(zero=True)),
-            Plot("images_per_s", "Images per second", "over all processes", Axis(zero=True)),
-        ),
+    "Optimisation": (
+        Plot("lr", "Learning rate", "as scheduled", ZERO),
+        Plot("grad_norm", "Gradient norm", "before clipping", ZERO),
+        Plot("images_per_s", "Images per second", "over all processes", ZERO),
     ),
-)
+}
 COMPARED = (
-    "loss",
-    "nats",
-    "held-out nats",
-    "knn_top1",
-    "linear_top1",
-    "rankme",
-    "lidar",
-    "deviation",
-    "rank",
-    "lr",
-)
+    "loss", "nats", "held-out nats", "knn_top1", "linear_top1", "rankme", "lidar", "deviation", "rank", "lr",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -175,7 +132,7 @@ def titles_of(runs: Sequence[RunFacts]) -> list[str]:
 
 def groups_of(run: RunFacts, names: Iterable[str]) -> list[tuple[str, list[ChartOnPage]]]:
     groups = []
-    for title, plots in GROUPS:
+    for title, plots in GROUPS.items():
         charts = [
             _single(plot, run, name)
             for plot, name in zip(plots, names, strict=False)
@@ -217,7 +174,7 @@ def _course(curve: Curve, format_value: Callable[[float], str]) -> str:
 
 def compared(runs: Sequence[RunFacts], names: Iterable[str]) -> list[ChartOnPage]:
     """The curves of several runs in one chart each."""
-    plots = {plot.metric: plot for _, group in GROUPS for plot in group}
+    plots = {plot.metric: plot for group in GROUPS.values() for plot in group}
     titles = titles_of(runs)
     charts = []
     for metric, name in zip(COMPARED, names, strict=False):

@@ -94,13 +94,13 @@ class SemiResult:
         """Writes one page: the table, then all stages (of the last draw) side by side and one by one. `data`:
         the training data, named again where they are a URL, since URLs in run folders are not opened."""
         from nearfar.report import write_report  # here, since figures need no page
-        from nearfar.report.facts import Summary
+        from nearfar.report.facts import Section
 
         about = (
             f"{counted(self.labels, 'labels')} of {counted(self.instances, 'instances')}; {self.caption()}."
         )
         head = ("", *(f"{FIGURES[figure]}, %" for figure in self.columns)) if self.figures else ()
-        summary = Summary(f"{self.title}, few labels", about, head, tuple(self.rows()), self.verdicts)
+        summary = Section(f"{self.title}, few labels", (about,), head, tuple(self.rows()), self.verdicts)
         runs = [Run.open(path) for path in self.runs.values()]
         for run in runs:
             run.confirm(data)

@@ -26,6 +26,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nearfar.core.tables import duration
 from nearfar.errors import Stopped, UserError
 from nearfar.system.files import append_line, check_folder, write_atomic
 from nearfar.system.lock import open_lock, try_lock
@@ -323,10 +324,4 @@ class Pace:
         """`3 of 8 cells, about 4 min left`."""
         count = f"{self.total - remaining} of {self.total} {unit}"
         pace = (time.monotonic() - self.started) / max(1, self.first - remaining)
-        return f"{count}, about {_duration(pace * remaining)} left" if remaining else count
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+        return f"{count}, about {duration(pace * remaining)} left" if remaining else count
