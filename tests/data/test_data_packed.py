@@ -123,11 +123,10 @@ def test_a_packed_folder_holds_what_its_source_holds(
     np.testing.assert_array_equal(data.labels, numbers % 3)
     assert data.classes == (("class0", "class1", "class2") if writer is as_folder else ())
     assert len(set(data.paths)) == COUNT
-    if writer is not as_tar:  # tars are for pack alone
-        source = open_data(spec)
-        place = {path: row for row, path in enumerate(source.paths)}
-        rows = np.array([place[path] for path in data.paths])
-        np.testing.assert_array_equal(everything(source)[rows], everything(data))
+    source = open_data(spec)
+    place = {path: row for row, path in enumerate(source.paths)}
+    rows = np.array([place[path] for path in data.paths])
+    np.testing.assert_array_equal(everything(source)[rows], everything(data))
     opened = find_packed(str(tmp_path / "packed"))
     assert opened is not None
     assert len(opened.manifest.shards) > 2

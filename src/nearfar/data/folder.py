@@ -74,8 +74,8 @@ class Listing:
 
     def ignored(self, tables: bool = True) -> Counter[str]:
         """How many files are not read, by reason; Parquet among them, unless it is what is read."""
-        parquet = Counter({OTHER_KIND.format(".parquet"): len(self.parquet) * tables})
-        return self.unread + parquet + Counter({".tar is read by nearfar pack alone": len(self.tars)})
+        others = {".parquet": len(self.parquet) * tables, ".tar": len(self.tars)}
+        return self.unread + Counter({OTHER_KIND.format(suffix): n for suffix, n in others.items()})
 
 
 class Folder(AbstractSource):

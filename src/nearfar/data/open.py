@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,8 @@ from nearfar.data.parquet import Columns, Parquet, columns_of
 from nearfar.data.records import write_quarantine
 from nearfar.data.remote import is_url, list_files
 from nearfar.data.source import AbstractSource, Decode, Limits
+from nearfar.data.tars import SUFFIX as TAR
+from nearfar.data.tars import Tars
 from nearfar.errors import UserError, error_reason
 from nearfar.modalities import MODALITIES, DataSet, Modality, modality_of
 from nearfar.modalities.base import Arrays, NamedData
@@ -29,8 +31,7 @@ from nearfar.system.untrusted import check_regular
 
 EXPECTED = (
     "a folder of images, of .wav, .flac or .txt files, a TU folder of graphs, a .txt file, a Parquet file or "
-    "folder, a .csv file, an .npz file, or one "
-    "of the names digits, glyphs:train, glyphs:test, cifar10:ROOT, idx:FOLDER"
+    "folder, .tar files in webdataset's convention, a .csv file, an .npz file, or one of the names digits, glyphs:train, glyphs:test, cifar10:ROOT, idx:FOLDER"
 )
 NO_COLUMNS = Columns()
 Spec = Any  # a path or name, an array or tensor, (array, labels), a torch Dataset, or a set opened before
@@ -167,9 +168,7 @@ def _locate(spec: Spec, labels: Any, columns: Columns) -> Located:
         return _locate_name(os.fspath(spec), columns)
     if isinstance(spec, torch.utils.data.DataLoader):
         spec = spec.dataset
-    if hasattr(
-        spec, "__arrow_c_stream__"
-    ):  # a frame of pandas or polars; no class is imported to recognise it
+    if hasattr(spec, "__arrow_c_stream__"):  # a frame of pandas or polars; neither is imported
         name = type(spec).__name__
         located = _locate_arrays(name, _modality_of_axes(2), lambda: tables.frame(spec, name, columns.label))
         return replace(located, by_columns=columns.image is None)
@@ -249,20 +248,22 @@ def _locate_packed(packed: Packed) -> Located:
 
 
 def _locate_url(spec: str, columns: Columns) -> Located:
-    """A remote packed folder or remote Parquet files: never checked at opening, read as they are used."""
+    """A remote packed folder, or Parquet or tar files: never checked at opening, read as they are used."""
     packed = find_packed(spec)
     if packed is not None:
         return _locate_packed(packed)
-    files = list_files(spec, ".parquet")
+    files = list_files(spec, (".parquet", TAR))
     if not files:
         links = "; over http a folder is what its page links to" if spec.startswith("http") else ""
         raise UserError(
-            f"data {spec!r} hold neither a packed folder nor .parquet files, which is what can be read from "
-            "elsewhere (nearfar pack also "
-            f"takes .tar files){links}; copy other data here first."
+            f"data {spec!r} hold neither a packed folder nor .parquet or .tar files, which is what can be "
+            f"read from elsewhere{links}; copy other data here first."
         )
     entries = [Entry(file.path, (file.path,), size, file.system) for file, size in files]
-    located = _locate_parquet(spec, entries, {}, spec, columns)
+    parquet = [entry for entry in entries if entry.path.lower().endswith(".parquet")]
+    located = (
+        _locate_parquet(spec, parquet, {}, spec, columns) if parquet else _locate_tars(spec, entries, {})
+    )
     if located.modality.reader.default_facts is None:
         raise UserError(
             f"data {spec!r} hold {located.modality.plural}, which cannot be read from elsewhere as they are "
@@ -272,9 +273,7 @@ def _locate_url(spec: str, columns: Columns) -> Located:
 
 
 def _locate_folder(spec: str, columns: Columns) -> Located:
-    names = os.listdir(
-        spec
-    )  # a folder within that cannot be listed is one bad file; at the root it is an error
+    names = os.listdir(spec)  # an error at the root; a folder within that cannot be listed is one bad file
     first, *rest = [modality for modality in MODALITIES.values() if modality.reader.suffixes]
     listing = Listing(first.reader.suffixes)
     listing.add(spec)
@@ -287,14 +286,25 @@ def _locate_folder(spec: str, columns: Columns) -> Located:
         candidates.add(spec)
         if candidates.entries:
             return _locate_source(Folder(spec, candidates), spec, modality)
+    if listing.tars:
+        return _locate_tars(spec, listing.tars, listing.unread)
     suffixes = ", ".join(suffix for modality in (first, *rest) for suffix in modality.reader.suffixes)
     hints = [modality.reader.folder_hint(spec, names) for modality in MODALITIES.values()]
-    hints += ["Tar files are read by nearfar pack."] if listing.tars else []
     raise UserError(
         f"data {spec!r}: the folder holds no {first.unit} "
         f"({ignored_files(listing.ignored()) or 'no files'}); "
         f"expected {suffixes}, or .parquet files.{''.join(f' {hint}' for hint in hints if hint)}"
     )
+
+
+def _locate_tars(name: str, entries: Sequence[Entry], ignored: Mapping[str, int]) -> Located:
+    """By the first modality that reads any of the members."""
+    for modality in MODALITIES.values():
+        if modality.reader.suffixes:
+            tars = Tars(name, entries, ignored, modality.reader.suffixes)
+            if len(tars.names()):
+                return _locate_source(tars, name, modality)
+    raise UserError(f"data {name!r}: the tar files hold no files of a known kind.")
 
 
 def _locate_parquet(
@@ -324,6 +334,8 @@ def _locate_file(path: Path, spec: str, columns: Columns) -> Located:
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         return _locate_parquet(str(path.parent), [_entry(path)], {}, spec, columns)
+    if suffix == TAR:
+        return _locate_tars(spec, [_entry(path)], {})
     if suffix in FORMATS:
         return _locate_format(FORMATS[suffix], path, spec, columns)
     if suffix == ".npz":

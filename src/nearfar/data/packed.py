@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ from nearfar.data.source import AbstractSource, Decode, Limits
 from nearfar.errors import UserError, error_reason
 from nearfar.modalities import MODALITIES, DataSet, Modality
 from nearfar.modalities.base import Collection
-from nearfar.modalities.dataset import Blocks
+from nearfar.modalities.dataset import Blocks, Names
 from nearfar.modalities.labels import Labels
 from nearfar.system.parquet_reading import read_table
 from nearfar.system.untrusted import MAX_TEXT_BYTES
@@ -77,19 +77,13 @@ def _seal(body: Any) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-class TextColumn(Sequence[str]):
-    """A column of Arrow's as a sequence, without a Python object per row."""
+class TextColumn(Names):
+    """A column of Arrow's."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         self._column = column.combine_chunks()
 
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[str]: ...
-    def __getitem__(self, place: int | slice) -> str | Sequence[str]:
-        if isinstance(place, slice):
-            return self._column[place].to_pylist()
+    def name_at(self, place: int) -> str:
         return str(self._column[place].as_py())
 
     def __len__(self) -> int:

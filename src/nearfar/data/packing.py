@@ -71,8 +71,7 @@ def pack(
     workers: int = 2,
     say: Callable[[str], None] = lambda line: None,
 ) -> Path:
-    """Writes `data` (anything `open_data` takes, or tar files in webdataset's convention) as Parquet shards
-    into the folder `out`, which `pretrain`, `evaluate` and the other commands take as data. Called again
+    """Writes `data` (anything `open_data` takes) as Parquet shards into the folder `out`, which `pretrain`, `evaluate` and the other commands take as data. Called again
     after an interruption, it resumes.
 
     With `image_size`, images are shrunk as they would be at training with that size. `encoding` is png (the
@@ -130,7 +129,7 @@ def _plan(
     sizes = []
     for number in order[:SAMPLE]:
         with suppress(Unusable):
-            raw = contents.read(int(number))
+            raw = contents.source.read(int(number))
             decoded = contents.decode(raw)
             if encoding == AUTO:
                 encoding = _default_encoding(contents, decoded.facts)
@@ -168,7 +167,7 @@ def _encoded(
     def row(number: int) -> PackedRow | Refused:
         name = str(contents.names[number])
         try:
-            raw = contents.read(number)
+            raw = contents.source.read(number)
             decoded = contents.decode(raw)
         except Unusable as reason:
             return Refused(name, str(reason))
@@ -235,11 +234,11 @@ def _finish(out: Path, contents: PackContents, plan: Plan, shards: int, max_bad_
         rows=len(index.names),
         labelled=labels is not None,
         classes=list(contents.labelled[1]),
-        unlabelled=contents.unlabelled,
+        unlabelled="" if labels is not None else contents.source.unlabelled(),
         fingerprint=fingerprint(index.names, index.digests, labels),
         left_out=sorted(outliers),
         quarantined=len(bad),
-        ignored=dict(contents.ignored),
+        ignored=dict(contents.source.ignored),
         index=shard_of(out / INDEX, len(index.names)),
         shards=[shard_of(file, rows) for file, rows in zip(files, index.counts, strict=True)],
     )

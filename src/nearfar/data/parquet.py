@@ -7,7 +7,6 @@ picture stored only as a path is not followed: a data file does not get to name 
 columns of whole numbers or words tell groups, such as who speaks.
 """
 
-import difflib
 import hashlib
 import json
 import math
@@ -17,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +25,8 @@ from nearfar.data.folder import Entry, stamp_of
 from nearfar.data.remote import RemoteFile
 from nearfar.data.row_groups import RowGroups, contents, first_line
 from nearfar.data.source import AbstractSource, Item, Read
-from nearfar.errors import Stopped, UserError
-from nearfar.modalities.dataset import Blocks, Unusable
+from nearfar.errors import Stopped, UserError, near_names
+from nearfar.modalities.dataset import Blocks, Names, Unusable
 from nearfar.modalities.labels import Labels, class_numbers
 from nearfar.system.parquet_reading import (
     LONGEST_LABEL,
@@ -63,11 +62,8 @@ class Columns:
         """Stops at a column that is not there."""
         for key, column in (("image_column", self.image), ("label_column", self.label)):
             if column is not None and column not in names:
-                close = difflib.get_close_matches(column, names, n=1)
-                hint = f" (did you mean {close[0]}?)" if close else ""
-                raise UserError(
-                    f"{key} was {column!r}{hint}; the columns of {name} are {', '.join(names[:20])}."
-                )
+                hint, listed = near_names(column, names, 1), ", ".join(names[:20])
+                raise UserError(f"{key} was {column!r}{hint}; the columns of {name} are {listed}.")
 
 
 class Parquet(AbstractSource):
@@ -180,21 +176,13 @@ class Parquet(AbstractSource):
         return f"there is no `{self.label}` column, or all its values are -1"
 
 
-class RowNames(Sequence[str]):
-    """`file#row` for every row of several files, made on request."""
+class RowNames(Names):
+    """`file#row` for every row of several files."""
 
     def __init__(self, files: Sequence[str], counts: Sequence[int]) -> None:
         self._files, self._ends = files, np.cumsum(counts, dtype=np.int64)
 
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[str]: ...
-    def __getitem__(self, place: int | slice) -> str | Sequence[str]:
-        if isinstance(place, slice):
-            return [self[row] for row in range(*place.indices(len(self)))]
-        if not 0 <= place < len(self):
-            raise IndexError(place)
+    def name_at(self, place: int) -> str:
         file = int(np.searchsorted(self._ends, place, side="right"))
         return f"{self._files[file]}#{place - (int(self._ends[file - 1]) if file else 0)}"
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pacsv
 
 from nearfar.errors import UserError, error_reason
 from nearfar.modalities import MODALITIES
 from nearfar.modalities.base import Arrays
+from nearfar.modalities.files import arrow_table
 from nearfar.modalities.labels import Labels, class_numbers, parse_names
-from nearfar.system.parquet_reading import read_table_file, text_labels
-from nearfar.system.untrusted import arrow_path, check_data_file, column_names, npz_arrays, zip_members
+from nearfar.system.parquet_reading import text_labels
+from nearfar.system.untrusted import check_data_file, column_names, npz_arrays, zip_members
 
 SUFFIXES = (".csv",)
 LABEL = "label"
@@ -24,7 +24,7 @@ LABEL = "label"
 def table(path: Path, name: str, label: str | None = None) -> Arrays:
     """The columns of numbers of a file (see `columns_as_rows`)."""
     check_data_file(path, name)
-    return columns_as_rows(_read(path, name), name, path.name, label)
+    return columns_as_rows(arrow_table(path, name), name, path.name, label)
 
 
 def frame(data: Any, name: str, label: str | None = None) -> Arrays:
@@ -71,16 +71,6 @@ def columns_as_rows(columns: pa.Table, name: str, file: str, label: str | None) 
         raise UserError(f"data {name!r}: the table holds no rows of numbers.")
     rows = np.stack(numbers, axis=1)
     return Arrays(rows, labelled, tuple(f"{file}#{row}" for row in range(len(rows))))
-
-
-def _read(path: Path, name: str) -> Any:
-    try:
-        if path.suffix.lower() in SUFFIXES:
-            return pacsv.read_csv(arrow_path(path))
-        return read_table_file(path)
-    except (pa.ArrowException, OSError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise UserError(f"data {name!r} cannot be read as a table: {reason}.") from error
 
 
 def _labels(column: Any, name: str, title: str) -> Labels:

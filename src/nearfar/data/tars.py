@@ -1,10 +1,10 @@
-"""Tar files in webdataset's convention, for `nearfar pack`: members with one name before the first dot are
-one sample.
+"""Tar files in webdataset's convention: members with one name before the first dot are one sample.
 
 `0001.jpg` and `0001.cls` are an image and its class number (a whole number as text). Members are indexed by
 their headers and read in place, so that a sample can be read by number; compressed tars cannot.
 """
 
+import math
 import os
 import tarfile
 from collections import Counter
@@ -87,10 +87,11 @@ class Tars(AbstractSource):
         return self._members[number].read()
 
     def nbytes(self) -> float:
-        return sum(member.size for member in self._members)
+        """Encoded bytes; infinite for remote files, which are never checked when they are opened."""
+        return sum(member.size for member in self._members) if self._is_local else math.inf
 
     def marks(self) -> bytes:
-        if all(file.system is None for file in self._files):
+        if self._is_local:
             return (self.stamp() or "").encode()
         return "\0".join(f"{file.path} {file.size()} {file.mark()}" for file in self._files).encode()
 
@@ -102,8 +103,11 @@ class Tars(AbstractSource):
         return class_numbers(np.array(numbers, dtype=np.int64), f"data {self.root!r}")
 
     def stamp(self) -> str | None:
-        local = all(file.system is None for file in self._files)
-        return stamp_of([file.path for file in self._files]) if local else None
+        return stamp_of([file.path for file in self._files]) if self._is_local else None
+
+    @property
+    def _is_local(self) -> bool:
+        return all(file.system is None for file in self._files)
 
     def unlabelled(self) -> str:
         without = sum(label is None for label in self._labels)

@@ -5,7 +5,6 @@ not enough, of the network and the data in `NETWORK_PROTOCOLS`.
 """
 
 import copy
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,7 @@ import torch
 
 from nearfar.core.results import Measurement
 from nearfar.core.strategy import SINGLE, Strategy
-from nearfar.errors import UserError
+from nearfar.errors import UserError, not_one_of
 from nearfar.evaluate.accuracy import classified
 from nearfar.evaluate.finetune import finetune, finetune_fractions, own_classifier
 from nearfar.evaluate.knn import ranked_classes
@@ -152,14 +151,11 @@ def from_first_rank(
 def check_protocols(names: Sequence[str]) -> None:
     """Stops at an unknown protocol, before any feature is computed."""
     available = [*PROTOCOLS, *NETWORK_PROTOCOLS, *UNLABELLED_PROTOCOLS]
-    allowed = ", ".join(available)
     if not names:
-        raise UserError(f"--protocol was empty; expected {allowed}, joined by commas")
+        raise UserError(f"--protocol was empty; expected {', '.join(available)}, joined by commas")
     for name in names:
         if name not in available:
-            close = difflib.get_close_matches(name, available, n=1)
-            hint = f" (did you mean {close[0]}?)" if close else ""
-            raise UserError(f"--protocol was {name!r}{hint}; expected {allowed}")
+            raise not_one_of("--protocol", name, available)
 
 
 def _check_sets(train: LabelledFeatures, test: LabelledFeatures) -> None:

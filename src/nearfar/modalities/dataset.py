@@ -5,6 +5,7 @@ Other packages need only `Instances`; `DataSet` is the implementation, and a mod
 """
 
 import hashlib
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, Self, overload
@@ -40,11 +41,12 @@ class Blocks:
     window: int
 
 
-class Picked(Sequence[str]):
-    """Some of the names of a set that is too large to copy them."""
+class Names(Sequence[str]):
+    """Names that are made on request: a set may be too large for a string each. Subclasses implement
+    `name_at` and `__len__`."""
 
-    def __init__(self, names: Sequence[str], places: Int64[np.ndarray, "instance"]) -> None:
-        self._names, self._places = names, places
+    @abstractmethod
+    def name_at(self, place: int) -> str: ...
 
     @overload
     def __getitem__(self, place: int) -> str: ...
@@ -52,7 +54,19 @@ class Picked(Sequence[str]):
     def __getitem__(self, place: slice) -> Sequence[str]: ...
     def __getitem__(self, place: int | slice) -> str | Sequence[str]:
         if isinstance(place, slice):
-            return self.pick(np.arange(len(self))[place])
+            return [self.name_at(row) for row in range(*place.indices(len(self)))]
+        if not -len(self) <= place < len(self):
+            raise IndexError(place)
+        return self.name_at(place % len(self))
+
+
+class Picked(Names):
+    """Some of the names of a set."""
+
+    def __init__(self, names: Sequence[str], places: Int64[np.ndarray, "instance"]) -> None:
+        self._names, self._places = names, places
+
+    def name_at(self, place: int) -> str:
         return self._names[int(self._places[place])]
 
     def __len__(self) -> int:
