@@ -1,13 +1,15 @@
 """Pictures of arrays, sound and text, and the plain views of a data set in order."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int, UInt8
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from nearfar.modalities.base import MakeViews
+from nearfar.modalities.base import AbstractPresenter, Features, MakeViews
 from nearfar.modalities.dataset import Instances
 from nearfar.system.prefetch import prefetch
 
@@ -63,3 +65,26 @@ def page_of(text: str) -> Image.Image:
         printable = line.encode("latin-1", "replace").decode("latin-1").replace("\n", " ")
         draw.text((1, place * _LINE), printable, fill="black", font=font)
     return page
+
+
+class NumbersPresenter(AbstractPresenter):
+    """Numbers as grey levels, as the plain view shows them; the same numbers are the baseline."""
+
+    baseline_titles: ClassVar[Mapping[str, str]] = {"numbers": "the numbers themselves"}
+
+    def __init__(self, plain_view: Callable[[Any, torch.device], MakeViews]) -> None:
+        self._plain_view = plain_view
+
+    def baselines(self, plain_view: MakeViews) -> dict[str, Features]:
+        return {
+            "numbers": lambda data: torch.cat(
+                [view.cpu().flatten(1) for view in plain_views(data, plain_view, 4096, 0)]
+            )
+        }
+
+    def pictures(self, loaded: np.ndarray, description: Any) -> list[Image.Image]:
+        view = self._plain_view(description, torch.device("cpu"))
+        return self.view_pictures(None, view(loaded, 0, 0, np.arange(len(loaded)))[0], description)
+
+    def view_pictures(self, views: Any, view: Tensor, description: Any) -> list[Image.Image]:
+        return [heat(np.atleast_2d(numbers.T)) for numbers in view.detach().cpu().numpy()]

@@ -3,26 +3,12 @@
 nearfar pretrain cebra series:recording.csv --out runs/recording       also Parquet, an .npz with `x`; rows in the order of time
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
-import numpy as np
-import torch
-from PIL import Image
 from torch import Tensor, nn
 
-from nearfar.modalities.base import (
-    AbstractNetworks,
-    AbstractPresenter,
-    Choice,
-    Features,
-    MakeViews,
-    Modality,
-    ViewFamily,
-)
+from nearfar.modalities.base import AbstractNetworks, Choice, Modality, ViewFamily
 from nearfar.modalities.series.data import SeriesReader, TimeSeries, TimeSeriesDescription, time_series
-from nearfar.modalities.series.views import Neighbouring
-from nearfar.modalities.showing import heat, plain_views
+from nearfar.modalities.series.views import CentredWindow, Neighbouring
+from nearfar.modalities.showing import NumbersPresenter
 from nearfar.parts.encoders import InputSpec
 
 WIDTHS = {"conv1d": 128, "conv1d-small": 32}
@@ -58,25 +44,6 @@ class SeriesNetworks(AbstractNetworks):
         )
 
 
-class SeriesPresenter(AbstractPresenter):
-    baseline_titles: ClassVar[Mapping[str, str]] = {"numbers": "the numbers of the window"}
-
-    def baselines(self, plain_view: MakeViews) -> dict[str, Features]:
-        return {
-            "numbers": lambda data: torch.cat(
-                [view.cpu().flatten(1) for view in plain_views(data, plain_view, 4096, 0)]
-            )
-        }
-
-    def pictures(self, loaded: np.ndarray, description: TimeSeriesDescription) -> list[Image.Image]:
-        rows = (loaded - np.array(description.mean)) / np.array(description.std)
-        start = description.offset
-        return [heat(window.T) for window in rows[:, start : start + description.window]]
-
-    def view_pictures(self, views: Any, view: Tensor, description: Any) -> list[Image.Image]:
-        return [heat(window.T) for window in view.detach().cpu().numpy()]
-
-
 TIME_SERIES = Modality(
     name="series",
     unit="windows",
@@ -85,7 +52,7 @@ TIME_SERIES = Modality(
     reader=SeriesReader(),
     views=ViewFamily({"neighbouring": Neighbouring}),
     networks=SeriesNetworks(),
-    presenter=SeriesPresenter(),
+    presenter=NumbersPresenter(CentredWindow),
 )
 
 __all__ = ["TIME_SERIES", "TimeSeries", "TimeSeriesDescription", "time_series"]

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 
 from nearfar.core.abstract import AbstractViews, AbstractViewSettings
@@ -12,6 +11,7 @@ from nearfar.core.randomness import uniforms
 from nearfar.errors import UserError
 from nearfar.modalities.base import PlainView
 from nearfar.modalities.series.data import TimeSeriesDescription, check_window
+from nearfar.modalities.vectors.views import normal_quantiles
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,5 @@ class NeighbouringWindows(CentredWindow, AbstractViews):
         return tuple(self._noisy(view, seed, epoch, index, n) for n, view in enumerate(windows, start=1))
 
     def _noisy(self, view: Tensor, seed: int, epoch: int, index: np.ndarray, number: int) -> Tensor:
-        draws = uniforms(seed, epoch, index, number, view[0].numel())
-        normal = ndtri(np.maximum(draws, np.finfo(np.float64).tiny)).reshape(view.shape)
+        normal = normal_quantiles(uniforms(seed, epoch, index, number, view[0].numel())).reshape(view.shape)
         return view + self.noise * torch.from_numpy(normal.astype(np.float32)).to(view.device)

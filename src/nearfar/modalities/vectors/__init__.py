@@ -3,27 +3,12 @@
 nearfar pretrain simclr table.csv --out runs/table          also Parquet, an .npz with `x`, an array (n, width)
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
-import numpy as np
-import torch
-from PIL import Image
 from torch import Tensor, nn
 
-from nearfar.modalities.base import (
-    AbstractNetworks,
-    AbstractPresenter,
-    Choice,
-    Features,
-    MakeViews,
-    Modality,
-    StandardisedDescription,
-    ViewFamily,
-)
-from nearfar.modalities.showing import heat, plain_views
+from nearfar.modalities.base import AbstractNetworks, Choice, Modality, StandardisedDescription, ViewFamily
+from nearfar.modalities.showing import NumbersPresenter
 from nearfar.modalities.vectors.data import Vectors, VectorsDescription, VectorsReader
-from nearfar.modalities.vectors.views import Corrupt
+from nearfar.modalities.vectors.views import Corrupt, Standardised
 from nearfar.parts.encoders import InputSpec
 
 WIDTHS = {"mlp": 256, "mlp-small": 64}
@@ -60,21 +45,6 @@ class VectorsNetworks(AbstractNetworks):
         )
 
 
-class VectorsPresenter(AbstractPresenter):
-    baseline_titles: ClassVar[Mapping[str, str]] = {"numbers": "the numbers themselves"}
-
-    def baselines(self, plain_view: MakeViews) -> dict[str, Features]:
-        return {
-            "numbers": lambda data: torch.cat([view.cpu() for view in plain_views(data, plain_view, 4096, 0)])
-        }
-
-    def pictures(self, loaded: np.ndarray, description: StandardisedDescription) -> list[Image.Image]:
-        return [heat(row[None]) for row in (loaded - np.array(description.mean)) / np.array(description.std)]
-
-    def view_pictures(self, views: Any, view: Tensor, description: Any) -> list[Image.Image]:
-        return [heat(row[None]) for row in view.detach().cpu().numpy()]
-
-
 VECTORS = Modality(
     name="vectors",
     unit="vectors",
@@ -83,7 +53,7 @@ VECTORS = Modality(
     reader=VectorsReader(),
     views=ViewFamily({"corrupt": Corrupt}),
     networks=VectorsNetworks(),
-    presenter=VectorsPresenter(),
+    presenter=NumbersPresenter(Standardised),
 )
 
 __all__ = ["VECTORS", "Vectors", "VectorsDescription"]

@@ -73,6 +73,10 @@ class Corrupted(AbstractViews, Standardised):
 
     def _corrupted(self, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
         dropout, quantile = np.split(draws, 2, axis=1)
-        # the normal quantile of a uniform draw; 0 has none, and no draw is 1
-        noise = ndtri(np.maximum(quantile, np.finfo(np.float64).tiny))
-        return np.where(dropout < self.options.dropout, 0.0, rows + self.options.noise * noise)
+        noisy = rows + self.options.noise * normal_quantiles(quantile)
+        return np.where(dropout < self.options.dropout, 0.0, noisy)
+
+
+def normal_quantiles(draws: np.ndarray) -> np.ndarray:
+    """The normal quantiles of uniform draws; 0 has none, and no draw is 1."""
+    return ndtri(np.maximum(draws, np.finfo(np.float64).tiny))
