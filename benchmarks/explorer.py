@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from nearfar.report.explore import explorer_data
-from nearfar.report.facts import Detail, Map, Point
+from nearfar.report.facts import Detail, Map
 from nearfar.report.gather import gather
 from nearfar.report.page import page
 from nearfar.report.pictures import atlas_of
@@ -57,12 +57,10 @@ def invented(points: int) -> Map:
     labels = rng.integers(0, 10, points)
     places = rng.normal(size=(10, 2))[labels] + 0.3 * rng.normal(size=(points, 2))
     pictures = (Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)) for _ in range(points))
-    dots = tuple(
-        Point(float(x), float(y), int(label), f"photos/{place:06}.jpg")
-        for place, ((x, y), label) in enumerate(zip(places, labels, strict=True))
-    )
     return Map(
-        dots,
+        places,
+        labels,
+        tuple(f"photos/{place:06}.jpg" for place in range(points)),
         tuple(f"class {label}" for label in range(10)),
         atlas_of(pictures, points, 32, 300 * points),
         "an invention",

@@ -102,7 +102,7 @@ def test_ratios_compare_medians() -> None:
     assert any("third: peer is not installed" in line for line in lines)
     (panel,) = bar_chart([result]).axes
     assert [label.get_text() for label in panel.get_yticklabels()] == ["ours", "theirs"]
-    assert [bar.get_width() for bar in panel.patches] == pytest.approx([10, 1 / 0.3])
+    assert panel.dataLim.xmax == pytest.approx(10)
     assert to_json([result])["t"]["arms"]["theirs"]["ratio"] == pytest.approx(3)
 
 

@@ -1,4 +1,4 @@
-"""Reads images with objects: Parquet in the Hugging Face convention, or COCO's JSON.
+"""Reads images with objects: Parquet in the Hugging Face convention, COCO's JSON, or Pascal VOC.
 
 objects: {bbox: [[x, y, w, h], …], category: […], segmentation: [[[x, y, …], …], …], keypoints: [[x, y, v, …],
 …]}, or a list of such mappings, one per object. Categories are numbers or names. Errors name the file and the
@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +23,13 @@ from nearfar.modalities.files import file_bytes
 from nearfar.modalities.image.decode import decode
 from nearfar.system.extras import need
 from nearfar.system.parquet_reading import read_table_file
-from nearfar.system.untrusted import arrow_path, check_memory, check_regular, read_text
+from nearfar.system.untrusted import arrow_path, check_memory, check_regular, read_bytes, read_text
 
 ScenesAndClasses = tuple[list[Scene], tuple[str, ...]]  # class names may be empty
 Objects = list[dict[str, Any]]  # of one picture, under the keys below
 MAX_ANNOTATION_BYTES = 2**30  # COCO's own have 0.4 GiB
+ANNOTATIONS, IMAGES = "Annotations", "JPEGImages"  # folders of Pascal VOC
+MAX_VOC_BYTES = 1 << 20  # of an annotation: VOC's have a few kilobytes
 JSON_EXPANSION = 8  # bytes of Python objects for a byte of text
 _CELL_BYTES = 64  # of a cell as an object of Python
 _KEYS = {  # names used by data sets -> our names
@@ -234,3 +237,59 @@ def _mask(segmentation: Any, height: int, width: int, location: str) -> Bool[np.
         return np.asarray(mask.decode(runs)).astype(bool).reshape(height, width)
     except Exception as problem:  # the compiled code raises many kinds of errors
         raise UserError(f"{location}: invalid segmentation ({problem})") from None
+
+
+def is_voc(path: Path) -> bool:
+    return (_voc_root(path) / ANNOTATIONS).is_dir()
+
+
+def _voc_root(path: Path) -> Path:
+    in_split = path.suffix == ".txt" and path.parent.parent.name == "ImageSets"
+    return path.parents[2] if in_split else path
+
+
+def from_voc(path: Path) -> ScenesAndClasses:
+    """Reads Pascal VOC (Everingham et al. 2010): a folder with Annotations and JPEGImages, or a list of its
+    images (VOC2007/ImageSets/Main/trainval.txt). Boxes count pixels from 1 and include the last one. Objects
+    marked difficult are ignored in scoring, as VOC does."""
+    root = _voc_root(path)
+    if path.is_dir():
+        ids = sorted(file.stem for file in (root / ANNOTATIONS).glob("*.xml"))
+    else:
+        # a list of one class has a second column, 1 or -1
+        ids = [line.split()[0] for line in read_text(path).splitlines() if line.strip()]
+    pictures, objects = [], []
+    for name in ids:
+        annotation, picture = root / ANNOTATIONS / f"{name}.xml", root / IMAGES / f"{name}.jpg"
+        # a list must not name files outside its folder
+        if not annotation.resolve().is_relative_to(root.resolve()):
+            raise UserError(f"{path} names {name}, which is outside {root}")
+        objects.append(_voc_objects(annotation))
+        try:
+            raw = file_bytes(str(picture))
+        except Unusable as problem:
+            raise UserError(f"{picture}, named by {path}, cannot be used: {problem}") from None
+        pictures.append((str(picture), _pixels(raw, str(picture))))
+    return _scenes(pictures, objects, (), str(path))
+
+
+def _voc_objects(file: Path) -> Objects:
+    try:
+        text = read_bytes(file, MAX_VOC_BYTES)
+        if b"<!" in text:
+            raise ValueError("it declares a document type or entities")
+        objects = [_voc_object(one) for one in ElementTree.fromstring(text).iter("object")]
+    except (OSError, ValueError, TypeError, AttributeError, ElementTree.ParseError) as problem:
+        raise UserError(f"{file} cannot be read as an annotation of Pascal VOC: {problem}") from None
+    return objects
+
+
+def _voc_object(node: Any) -> dict[str, Any]:
+    box = node.find("bndbox")
+    left, top, right, bottom = (float(box.find(side).text) for side in ("xmin", "ymin", "xmax", "ymax"))
+    difficult = node.find("difficult")
+    return {
+        "category": str(node.find("name").text),
+        "bbox": [left - 1, top - 1, right - left + 1, bottom - top + 1],
+        "iscrowd": difficult is not None and difficult.text == "1",
+    }

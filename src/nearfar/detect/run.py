@@ -5,7 +5,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -59,7 +59,7 @@ class DetectorSchedule:
     class_agnostic: bool = False
     seed: int = 0
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         if self.task not in get_args(Task):
             raise UserError(f"--task was {self.task!r}; expected {', '.join(get_args(Task))}")
         if self.head not in get_args(Head) or (self.head == "c4" and self.task != "boxes"):
@@ -87,7 +87,7 @@ def detect_run(
     seeds: int = 1,
     same_labels: bool = False,
     quiet: bool = False,
-    **schedule: Any,
+    **options: Any,
 ) -> dict[str, Any]:
     """Returns COCO figures of a detector on the run's backbone, and on the untrained backbone.
 
@@ -96,35 +96,23 @@ def detect_run(
     AP. The result is also saved in RUN/detection.json.
     """
     run = run if isinstance(run, Run) else Run.open(run)
-    schedule_config = DetectorSchedule(**schedule)
-    schedule_config.check()
+    schedule = DetectorSchedule(**options)
     if seeds < 1:
         raise UserError(f"seeds was {seeds}; expected a whole number from 1")
     description = run.description
     if not isinstance(description, ImageDescription) or description.channels not in (1, 3):
         raise UserError(f"{run.path} was not trained on grey or colour images, which detection needs")
-    train_scenes, test, facts = _sets(train, data, images, schedule_config, same_labels)
+    train_scenes, test, facts = _sets(train, data, images, schedule, same_labels)
     train_scenes, test = (scenes.in_channels(description.channels) for scenes in (train_scenes, test))
     bodies = {"pretrained": run.encoder()} | ({"untrained": run.untrained()} if baseline else {})
+    schedules = [replace(schedule, seed=schedule.seed + number) for number in range(seeds)]
     result: dict[str, Any] = {
         name: _over_seeds(
-            [
-                _train_and_score(
-                    f"{name}, seed {seed}",
-                    body,
-                    schedule_config,
-                    seed,
-                    train_scenes,
-                    test,
-                    description,
-                    quiet,
-                )
-                for seed in range(schedule_config.seed, schedule_config.seed + seeds)
-            ]
+            [_train_and_score(name, body, one, train_scenes, test, description, quiet) for one in schedules]
         )
         for name, body in bodies.items()
     }
-    settings = asdict(schedule_config) | {"seeds": seeds}
+    settings = asdict(schedule) | {"seeds": seeds}
     result |= {"settings": settings, **facts, "encoder": encoder_digest(bodies["pretrained"])}
     _save_result(run.path / FILE, result)
     return result
@@ -134,7 +122,7 @@ def _sets(
     train: str | Scenes,
     data: str | Scenes | None,
     images: Path | None,
-    schedule_config: DetectorSchedule,
+    schedule: DetectorSchedule,
     same_labels: bool,
 ) -> tuple[Scenes, Scenes, dict[str, Any]]:
     """Returns training scenes, test scenes with the same class numbers, and facts about both."""
@@ -142,22 +130,22 @@ def _sets(
     test = train_scenes if data is None else data if isinstance(data, Scenes) else open_scenes(data, images)
     facts: dict[str, Any] = {"split": None}
     if test.fingerprint() == train_scenes.fingerprint():
-        facts["split"] = {"of": train_scenes.name, "share": HOLDOUT_SHARE, "seed": schedule_config.seed}
-        train_scenes, test = split_holdout(train_scenes, schedule_config.seed)
+        facts["split"] = {"of": train_scenes.name, "share": HOLDOUT_SHARE, "seed": schedule.seed}
+        train_scenes, test = split_holdout(train_scenes, schedule.seed)
     else:
         test, facts["labels"] = match_classes(train_scenes, test, same_labels)
-    _check_data(schedule_config, train_scenes, test)
-    if schedule_config.class_agnostic:
+    _check_data(schedule, train_scenes, test)
+    if schedule.class_agnostic:
         train_scenes, test = merge_classes(train_scenes), merge_classes(test)
     return train_scenes, test, {**facts, "train": train_scenes.facts(), "test": test.facts()}
 
 
-def _check_data(schedule_config: DetectorSchedule, train_scenes: Scenes, test: Scenes) -> None:
+def _check_data(schedule: DetectorSchedule, train_scenes: Scenes, test: Scenes) -> None:
     for scenes in (train_scenes, test):
         if not any(len(scene.labels) for scene in scenes.scenes):
             raise UserError(f"{scenes.name} has no objects; detection needs at least one")
         for kind in ("masks", "keypoints"):
-            if schedule_config.task == kind and any(
+            if schedule.task == kind and any(
                 getattr(s, kind) is None for s in scenes.scenes if len(s.labels)
             ):
                 raise UserError(
@@ -166,7 +154,7 @@ def _check_data(schedule_config: DetectorSchedule, train_scenes: Scenes, test: S
     points = [
         {s.keypoints.shape[1] for s in one.scenes if s.keypoints is not None} for one in (train_scenes, test)
     ]
-    if schedule_config.task == "keypoints" and points[0] != points[1]:
+    if schedule.task == "keypoints" and points[0] != points[1]:
         raise UserError(
             f"objects of {train_scenes.name} have {min(points[0])} keypoints and those of {test.name} "
             f"{min(points[1])}; expected the same number"
@@ -176,8 +164,7 @@ def _check_data(schedule_config: DetectorSchedule, train_scenes: Scenes, test: S
 def _train_and_score(
     title: str,
     body: nn.Module,
-    schedule_config: DetectorSchedule,
-    seed: int,
+    schedule: DetectorSchedule,
     train_scenes: Scenes,
     test: Scenes,
     description: Any,
@@ -185,23 +172,23 @@ def _train_and_score(
 ) -> dict[str, dict[str, float]]:
     device = next(body.parameters()).device
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(schedule.seed)
         stages = Stages(copy.deepcopy(body).cpu().eval(), description.channels)
         points = next((s.keypoints.shape[1] for s in train_scenes.scenes if s.keypoints is not None), 0)
         model = detector(
-            schedule_config.task,
+            schedule.task,
             stages,
-            head=schedule_config.head,
+            head=schedule.head,
             classes=train_scenes.class_count,
-            size=schedule_config.size,
+            size=schedule.size,
             mean=description.mean,
             std=description.std,
-            frozen=not schedule_config.fine_tune,
+            frozen=not schedule.fine_tune,
             keypoints=points,
         ).to(device)
         _calibrate(model, train_scenes, device)
-        _fit(title, model, schedule_config, train_scenes, seed, device, quiet)
-        return coco_figures(schedule_config.task, list(_detections(model, test, device)), test.scenes)
+        _fit(f"{title}, seed {schedule.seed}", model, schedule, train_scenes, device, quiet)
+        return coco_figures(schedule.task, list(_detections(model, test, device)), test.scenes)
 
 
 def _calibrate(model: Any, fit: Scenes, device: torch.device) -> None:
@@ -216,9 +203,8 @@ def _calibrate(model: Any, fit: Scenes, device: torch.device) -> None:
 def _fit(
     title: str,
     model: nn.Module,
-    schedule_config: DetectorSchedule,
+    schedule: DetectorSchedule,
     fit: Scenes,
-    seed: int,
     device: torch.device,
     quiet: bool,
 ) -> None:
@@ -228,51 +214,45 @@ def _fit(
     backbone_ids = {id(weight) for weight in model.backbone.stages.parameters()}  # type: ignore[union-attr]
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     groups = [
-        {"params": [w for w in weights if id(w) not in backbone_ids], "lr": schedule_config.lr},
-        {"params": [w for w in weights if id(w) in backbone_ids], "lr": schedule_config.lr / 5},
+        {"params": [w for w in weights if id(w) not in backbone_ids], "lr": schedule.lr},
+        {"params": [w for w in weights if id(w) in backbone_ids], "lr": schedule.lr / 5},
     ]
     optimizer = torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=1e-4)
-    steps_per_epoch = math.ceil(len(usable) / schedule_config.batch_size)
-    steps = schedule_config.epochs * steps_per_epoch
+    steps_per_epoch = math.ceil(len(usable) / schedule.batch_size)
+    steps = schedule.epochs * steps_per_epoch
     rise = max(1, steps // 10)
 
     def lr_factor(step: int) -> float:
-        return (
-            (step + 1) / rise
-            if step < rise
-            else 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
-        )
+        if step < rise:
+            return (step + 1) / rise
+        return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
 
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lr_factor)
-    rng = np.random.default_rng([seed, 7])
+    decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lr_factor)
+    rng = np.random.default_rng([schedule.seed, 7])
     model.train()
-    display, start = Display(steps, 0, schedule_config.epochs, "images", quiet), time.perf_counter()
-    display.say(
-        f"detect: {title}: {counted(steps, 'steps')} of {counted(schedule_config.batch_size, 'images')}"
-    )
+    display, start = Display(steps, 0, schedule.epochs, "images", quiet), time.perf_counter()
+    display.say(f"detect: {title}: {counted(steps, 'steps')} of {counted(schedule.batch_size, 'images')}")
     order = (
         part
-        for _ in range(schedule_config.epochs)
+        for _ in range(schedule.epochs)
         for part in np.array_split(rng.permutation(usable), steps_per_epoch)
     )
     with display:
         for step, part in enumerate(order, start=1):
             pictures, targets = zip(
-                *(_training_example(fit.scenes[place], schedule_config.task, rng, device) for place in part),
+                *(_training_example(fit.scenes[place], schedule.task, rng, device) for place in part),
                 strict=True,
             )
             losses = model(list(pictures), list(targets))
             loss = torch.stack(list(losses.values())).sum()
             if not bool(loss.isfinite()):
-                raise UserError(
-                    f"the detector's loss was not finite; lower lr (it was {schedule_config.lr:g})"
-                )
+                raise UserError(f"the detector's loss was not finite; lower lr (it was {schedule.lr:g})")
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(weights, 5.0)
             optimizer.step()
-            schedule.step()
-            rate = step * schedule_config.batch_size / (time.perf_counter() - start)
+            decay.step()
+            rate = step * schedule.batch_size / (time.perf_counter() - start)
             row = {"step": step, "epoch": step / steps_per_epoch, "loss": loss.item(), "nats": None}
             display.show({**row, "images_per_s": rate})
 
@@ -313,17 +293,13 @@ def _detections(model: nn.Module, test: Scenes, device: torch.device) -> Iterato
 def _over_seeds(by_seed: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[str, Any]]:
     if len(by_seed) == 1:
         return dict(by_seed[0])
-    return {
-        kind: {
-            **{
-                name: mean_and_spread([one[kind].get(name, 0.0) for one in by_seed])[0]
-                for name in by_seed[0][kind]
-            },
-            "spread": mean_and_spread([one[kind]["map"] for one in by_seed])[1],
-            "draws": [one[kind]["map"] for one in by_seed],
-        }
-        for kind in by_seed[0]
-    }
+    result: dict[str, dict[str, Any]] = {}
+    for kind, first in by_seed[0].items():
+        figures = [one[kind] for one in by_seed]
+        draws = [one["map"] for one in figures]
+        means = {name: mean_and_spread([one.get(name, 0.0) for one in figures])[0] for name in first}
+        result[kind] = {**means, "spread": mean_and_spread(draws)[1], "draws": draws}
+    return result
 
 
 def _save_result(path: Path, result: dict[str, Any]) -> None:

@@ -72,12 +72,8 @@ class Scenes:
 
     def facts(self) -> dict[str, Any]:
         objects = sum(len(scene.labels) for scene in self.scenes)
-        return {
-            "name": self.name,
-            "samples": len(self),
-            "objects": objects,
-            "fingerprint": self.fingerprint(),
-        }
+        counts = {"samples": len(self), "objects": objects}
+        return {"name": self.name, **counts, "fingerprint": self.fingerprint()}
 
 
 def open_scenes(spec: str, images: Path | None = None) -> Scenes:
@@ -87,8 +83,7 @@ def open_scenes(spec: str, images: Path | None = None) -> Scenes:
         from nearfar.detect.shapes import synthetic_scenes
 
         return synthetic_scenes(spec)
-    from nearfar.detect.read import from_json, from_parquet
-    from nearfar.detect.voc import from_voc, is_voc
+    from nearfar.detect.read import from_json, from_parquet, from_voc, is_voc
 
     path = Path(spec)
     parquet = next(path.glob("*.parquet"), None) is not None if path.is_dir() else path.suffix == ".parquet"

@@ -10,9 +10,8 @@ column.
 
 from nearfar.modalities.base import Modality, ViewFamily
 from nearfar.modalities.pairs.data import Pairs, PairsDescription, PairsReader
-from nearfar.modalities.pairs.networks import PairsNetworks
 from nearfar.modalities.pairs.show import PairsPresenter
-from nearfar.modalities.pairs.views import BothSides
+from nearfar.modalities.pairs.views import BothSides, PairsNetworks
 
 PAIRS = Modality(
     name="pairs",

@@ -19,8 +19,7 @@ from nearfar.core.schedules import START
 from nearfar.errors import UserError
 from nearfar.modalities.base import AbstractPresenter, Measure
 from nearfar.modalities.pairs.data import SIDES, Pairs, PairsDescription, SideStore
-from nearfar.modalities.pairs.networks import PairsNetworks
-from nearfar.modalities.pairs.views import BothSides, PairViews
+from nearfar.modalities.pairs.views import BothSides, PairsNetworks, PairViews
 
 ROWS, DIM = 256, 64  # rows at a time; width of untrained embeddings
 

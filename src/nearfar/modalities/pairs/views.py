@@ -1,4 +1,4 @@
-"""Views of pairs: the two sides of a row are its two views."""
+"""Views of pairs: the two sides of a row are its two views. Each side has a network of its own."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,8 +10,9 @@ from torch import Tensor
 
 from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.errors import UserError
-from nearfar.modalities.base import MakeViews, PlainView
+from nearfar.modalities.base import AbstractNetworks, Choice, MakeViews, PlainView
 from nearfar.modalities.pairs.data import SIDES, PairsDescription
+from nearfar.parts.encoders import InputSpec
 
 
 @dataclass(frozen=True)
@@ -83,3 +84,21 @@ class FirstSide(PlainView):
         self, loaded: tuple[Any, Any], seed: int, epoch: int, index: np.ndarray
     ) -> tuple[Tensor, ...]:
         return self.first(loaded[0], seed, epoch, index)
+
+
+class PairsNetworks(AbstractNetworks):
+    """One network for each side of a pair, of the side's modality."""
+
+    names = ("both", "both-small")
+    default = "both"
+    small = "both-small"
+    smallest = "both-small"
+
+    def inputs(self, network: str, choice: Choice, description: PairsDescription) -> InputSpec:
+        sides = []
+        for kind, side in zip(description.kinds, description.of_sides(), strict=True):
+            networks = SIDES[kind].networks
+            name = networks.default if network == "both" else networks.smallest
+            sides.append(networks.inputs(name, side_choice(kind), side))
+        # each network receives its own view, so the shapes are not those of channels to be split
+        return InputSpec(lambda view: sides[view].body(0), ((1,), (1,)), {"instances": description.instances})
