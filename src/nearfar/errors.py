@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from numbers import Integral
 from typing import Any
 
 _contexts: list[None] = []  # of `naming_flags` that are open
@@ -104,3 +105,11 @@ def not_one_of(key: str, value: object, options: Iterable[str], suffix: str = ""
     misspelt = "did you mean" in hint
     listed = "" if misspelt and not short else f"; expected {', '.join(names)}{suffix}"
     return UserError(f"{key} was {value!r}{hint}{listed}")
+
+
+def check_whole(key: str, value: object, low: int, high: int | None = None) -> None:
+    """Raises UserError unless `value` is a whole number from `low` to `high`."""
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_whole or value < low or (high is not None and value > high):  # type: ignore[operator]
+        end = "" if high is None else f" to {high:,}"
+        raise UserError(f"{key} was {value!r}; expected a whole number from {low}{end}")

@@ -543,7 +543,7 @@ def test_unsupported_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "sub" / "b.doc").write_text("hello")
     with pytest.raises(UserError, match=r"holds no images \(1 file ignored: \.doc is not supported\)"):
         open_data(tmp_path / "sub")
-    with pytest.raises(UserError, match="image_size is 0"):
+    with pytest.raises(UserError, match="image_size was 0"):
         open_data("digits", image_size=0)
     with pytest.raises(UserError, match=r"quarantine list .* cannot be written: No such file"):
         open_data("digits", quarantine=tmp_path / "no" / "q.csv")

@@ -175,9 +175,9 @@ def test_invalid_sizes_are_refused() -> None:
         Stream(images, views, 9, seed=0, world=2)
     with pytest.raises(UserError, match="rank is 2"):
         Stream(images, views, 8, seed=0, rank=2, world=2)
-    with pytest.raises(UserError, match="workers is -1"):
+    with pytest.raises(UserError, match="workers was -1"):
         Stream(images, views, 8, seed=0, workers=-1)
-    with pytest.raises(UserError, match="batch_size is 0"):
+    with pytest.raises(UserError, match="batch_size was 0"):
         plain_batches(images, views, 0)
 
 

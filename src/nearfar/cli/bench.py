@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.cli.codes import DONE
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_whole
 
 MIN_TASK_ROWS = 50
 
@@ -91,8 +91,7 @@ def _information(args: argparse.Namespace, sizes: list[int]) -> int:
     from nearfar.bench.information import information_chart, information_table, run_information
     from nearfar.bench.information_tasks import information_tasks
 
-    if args.seeds < 1:
-        raise UserError(f"--seeds was {args.seeds}; expected a whole number from 1")
+    check_whole("--seeds", args.seeds, 1)
     if min(sizes) < MIN_TASK_ROWS:
         raise UserError(f"--rows was {args.rows}; a task needs at least {MIN_TASK_ROWS} rows")
     words = (args.only or "").split(",")
@@ -117,9 +116,8 @@ def _speed(args: argparse.Namespace, sizes: list[int]) -> int:
     if len(sizes) > 1:
         raise UserError(f"--rows was {args.rows}; the losses take one number of rows")
     rows = sizes[0]
-    for name, value, minimum in (("blocks", args.blocks, 1), ("batch-size", args.batch_size, 2)):
-        if value < minimum:
-            raise UserError(f"--{name} was {value}; expected a whole number from {minimum}")
+    check_whole("--blocks", args.blocks, 1)
+    check_whole("--batch-size", args.batch_size, 2)
     if not 0 < args.seconds <= 3600:
         raise UserError(f"--seconds was {args.seconds:g}; expected a number above 0, up to 3600")
     networks = args.backbone.split(",")

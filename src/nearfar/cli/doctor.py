@@ -7,7 +7,7 @@ from typing import Any
 
 from nearfar.cli.codes import DONE
 from nearfar.core.tables import text_table
-from nearfar.errors import UserError, counted
+from nearfar.errors import check_whole, counted
 from nearfar.system.extras import EXTRAS
 from nearfar.system.machine import (
     CORE,
@@ -52,8 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _compare(ranks: int, as_json: bool) -> int:
     """Compares N processes with one, in float64, and prints the differences."""
-    if not 2 <= ranks <= MAX_RANKS:
-        raise UserError(f"--ranks was {ranks}; expected a whole number from 2 to {MAX_RANKS}")
+    check_whole("--ranks", ranks, 2, MAX_RANKS)
     from nearfar.train.equality import compare
 
     differences = compare(ranks)

@@ -28,7 +28,7 @@ from nearfar.data.shards import (
     write_index,
     write_shard,
 )
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_whole
 from nearfar.modalities.dataset import Unusable
 from nearfar.system.files import as_path, write_atomic
 from nearfar.system.prefetch import MAX_WORKERS, prefetch
@@ -82,8 +82,7 @@ def pack(
     """
     contents = contents_of(data, labels, {} if image_size is None else {"image_size": image_size})
     _check(contents, encoding, quality, max_bad_share)
-    if not 0 <= workers <= MAX_WORKERS:
-        raise UserError(f"workers was {workers!r}; expected a whole number from 0 to {MAX_WORKERS}")
+    check_whole("workers", workers, 0, MAX_WORKERS)
     out = as_path("out", out)
     order = contents.order(seed) if shuffle else np.arange(len(contents.names))
     plan = _plan(contents, order, image_size, encoding, quality, shuffle, seed)
@@ -108,8 +107,7 @@ def _check(contents: PackContents, encoding: str, quality: int, max_bad_share: f
         raise UserError(
             f"encoding was {encoding!r}; for {contents.modality.plural} expected {', '.join(allowed)}"
         )
-    if isinstance(quality, bool) or not isinstance(quality, int) or not 1 <= quality <= 100:
-        raise UserError(f"quality was {quality!r}; expected a whole number from 1 to 100")
+    check_whole("quality", quality, 1, 100)
     if not 0 <= max_bad_share <= 1:
         raise UserError(f"max_bad_share was {max_bad_share!r}; expected a share from 0 to 1")
     if not len(contents.names):

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from nearfar.core.abstract import AbstractViews
 from nearfar.core.types import Batch
-from nearfar.errors import UserError, counted
+from nearfar.errors import UserError, check_whole, counted
 from nearfar.modalities import DataSet
 from nearfar.modalities.base import MakeViews
 from nearfar.system.prefetch import prefetch
@@ -57,7 +57,7 @@ class Stream:
             )
         if not 0 <= rank < world:
             raise UserError(f"rank is {rank}; with {world} ranks expected 0 to {world - 1}.")
-        _check_workers(workers)
+        check_whole("workers", workers, 0)
         self._data, self._views, self._seed = data, views, seed
         serial = isinstance(views, AbstractViews) and not views.thread_safe
         self._batch_size, self._workers = batch_size, 0 if serial else workers
@@ -120,9 +120,8 @@ def _pinned(tensor: Tensor) -> Tensor:
 
 def plain_batches(data: DataSet, views: MakeViews, batch_size: int, *, workers: int = 2) -> Iterator[Batch]:
     """One pass over the whole set in its own order, nothing dropped: for embedding."""
-    if batch_size < 1:
-        raise UserError(f"batch_size is {batch_size}; expected whole numbers from 1.")
-    _check_workers(workers)
+    check_whole("batch_size", batch_size, 1)
+    check_whole("workers", workers, 0)
     starts = range(0, len(data), batch_size)
     return prefetch(
         lambda start: _make_batch(data, views, 0, 0, np.arange(start, min(start + batch_size, len(data)))),
@@ -141,8 +140,3 @@ def batch_of(data: DataSet, views: tuple[Tensor, ...], rows: Int64[np.ndarray, "
     labels = None if data.labels is None else torch.from_numpy(data.labels[rows])
     groups = {name: torch.from_numpy(numbers[rows]) for name, numbers in data.groups.items()}
     return Batch(views, torch.from_numpy(rows), labels, groups)
-
-
-def _check_workers(workers: int) -> None:
-    if workers < 0:
-        raise UserError(f"workers is {workers}; expected whole numbers from 0 (0: no background threads).")

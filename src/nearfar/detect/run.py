@@ -28,7 +28,7 @@ from nearfar.detect.scenes import (
     split_holdout,
 )
 from nearfar.detect.score import Detections, coco_figures
-from nearfar.errors import UserError, counted
+from nearfar.errors import UserError, check_whole, counted
 from nearfar.modalities.image.data import ImageDescription
 from nearfar.parts.encoders.stages import Stages
 from nearfar.run.features import encoder_digest
@@ -66,11 +66,9 @@ class DetectorSchedule:
             raise UserError(
                 f"--head was {self.head!r} with --task {self.task}; expected fpn, or c4 for boxes"
             )
-        for name, least in (("epochs", 1), ("batch_size", 1), ("size", 32), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise UserError(f"{name} was {getattr(self, name)}; expected a whole number from {least}")
-        if self.epochs > MAX_EPOCHS:
-            raise UserError(f"epochs was {self.epochs}; expected a whole number from 1 to {MAX_EPOCHS:,}")
+        check_whole("epochs", self.epochs, 1, MAX_EPOCHS)
+        for name, low in (("batch_size", 1), ("size", 32), ("seed", 0)):
+            check_whole(name, getattr(self, name), low)
         if self.seed >= 2**62:
             raise UserError(f"seed was {self.seed}; expected a whole number from 0 and below 2^62")
         if not 0 < self.lr <= LARGEST_LR:
@@ -97,8 +95,7 @@ def detect_run(
     """
     run = run if isinstance(run, Run) else Run.open(run)
     schedule = DetectorSchedule(**options)
-    if seeds < 1:
-        raise UserError(f"seeds was {seeds}; expected a whole number from 1")
+    check_whole("seeds", seeds, 1)
     description = run.description
     if not isinstance(description, ImageDescription) or description.channels not in (1, 3):
         raise UserError(f"{run.path} was not trained on grey or colour images, which detection needs")

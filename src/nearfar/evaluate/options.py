@@ -8,7 +8,7 @@ from typing import Any
 from nearfar.config.settings import MAX_EPOCHS
 from nearfar.core.optimisers import LARGEST_LR
 from nearfar.core.strategy import SINGLE, Strategy
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_whole
 
 # which protocols read an option; one that none of the requested protocols reads is refused
 READ_BY = {
@@ -56,10 +56,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, maximum in MAXIMA.items():
-            if not 1 <= getattr(self, name) <= maximum:
-                raise UserError(
-                    f"{name} was {getattr(self, name)}; expected a whole number from 1 to {maximum:,}"
-                )
+            check_whole(name, getattr(self, name), 1, maximum)
         if self.ways < 2:
             raise UserError(f"ways was {self.ways}; episodes are of at least 2 classes")
         if not 0 <= self.seed < 2**62:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_whole
 from nearfar.report.facts import Detail, Section
 from nearfar.report.gather import gather
 from nearfar.report.page import page
@@ -30,8 +30,7 @@ def write_report(
     runs, out = runs if isinstance(runs, Sequence) else [runs], as_path("out", out)
     if not runs:
         raise UserError("report needs at least one run folder")
-    if not 1 <= points <= MAX_POINTS:
-        raise UserError(f"report: points was {points}; expected a whole number from 1 to {MAX_POINTS}")
+    check_whole("report: points", points, 1, MAX_POINTS)
     if out.is_dir():
         raise UserError(f"report: out was the folder {out}; give a file such as {out / 'report.html'}")
     detail = Detail(points=points).shared(len(runs))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.config.reading import leading_words
-from nearfar.errors import UserError, not_one_of
+from nearfar.errors import UserError, check_whole, not_one_of
 from nearfar.sweeps.objectives import METRICS, InformationObjective, Objective, TrainingObjective
 from nearfar.sweeps.space import MAX_CELLS, Space
 
@@ -61,8 +61,8 @@ class SweepRequest:
             raise UserError(
                 f"the axes and seeds make {self.space.size:,} cells; a sweep has at most {MAX_CELLS:,}"
             )
-        if self.trials is not None and not 1 <= self.trials <= MAX_CELLS:
-            raise UserError(f"--trials was {self.trials}; expected a whole number from 1 to {MAX_CELLS:,}")
+        if self.trials is not None:
+            check_whole("--trials", self.trials, 1, MAX_CELLS)
         if self.search is None and self.trials is not None:
             raise UserError("--trials was given without --search; the axes determine the cells of a grid")
         if self.search is not None and not self.space.varied:

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_whole
 from nearfar.sweeps.engine import (
     FAILED,
     POLL_SECONDS,
@@ -74,8 +74,7 @@ def sweep(
 
 def run_sweep(request: SweepRequest, jobs: int = 1) -> SweepResult:
     """Computes the unfinished cells in `jobs` processes and writes sweep.json, sweep.csv and the figure."""
-    if jobs < 1:
-        raise UserError(f"--jobs was {jobs}; expected a whole number from 1")
+    check_whole("--jobs", jobs, 1)
     if jobs > 1 and not all(isinstance(subject, (str, Path)) for subject in request.subjects):
         raise UserError(
             f"jobs was {jobs}, but the data are a Python object of this process; write them to a file, or "

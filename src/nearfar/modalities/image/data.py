@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from nearfar.core.types import Pixels
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_whole
 from nearfar.modalities.base import (
     AbstractReader,
     Arrays,
@@ -170,8 +170,8 @@ class ImageReader(AbstractReader):
         return super().tensor_array(tensor.permute(0, 2, 3, 1) if tensor.ndim == 4 else tensor)
 
     def options(self, *, image_size: int | None = None, **values: Any) -> Mapping[str, Any]:
-        if image_size is not None and image_size < 1:
-            raise UserError(f"image_size is {image_size}; expected whole numbers from 1.")
+        if image_size is not None:
+            check_whole("image_size", image_size, 1)
         return {"image_size": image_size, **super().options(**values)}
 
     def options_for(self, views: Choice, size: int | None, description: Any) -> dict[str, Any]:

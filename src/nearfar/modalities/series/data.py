@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Float32, Int, Int64
 
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_whole
 from nearfar.modalities.base import AbstractReader, Choice, StandardisedDescription
 from nearfar.modalities.dataset import DataSet
 from nearfar.modalities.files import read_table
@@ -32,8 +32,7 @@ MAX_ROWS = 100_000  # of a window, and of an offset
 
 def check_window(window: int, offset: int) -> None:
     for key, value in (("window", window), ("offset", offset)):
-        if not 1 <= value <= MAX_ROWS:
-            raise UserError(f"views.{key} was {value}; expected a whole number from 1 to {MAX_ROWS}")
+        check_whole(f"views.{key}", value, 1, MAX_ROWS)
 
 
 @dataclass(frozen=True)

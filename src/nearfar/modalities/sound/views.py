@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
-from nearfar.errors import UserError
+from nearfar.errors import check_whole
 from nearfar.modalities.base import PlainView
 from nearfar.modalities.sequences import Sequences
 from nearfar.modalities.sound.data import SoundDescription
@@ -32,10 +32,8 @@ class Window(AbstractViewSettings):
     symmetric: bool = False
 
     def __post_init__(self) -> None:
-        if not 16 <= self.samples <= 2**24:
-            raise UserError(f"views.samples was {self.samples}; it must be from 16 to {2**24}")
-        if not 1 <= self.count <= 16:
-            raise UserError(f"views.count was {self.count}; expected a whole number from 1 to 16")
+        check_whole("views.samples", self.samples, 16, 2**24)
+        check_whole("views.count", self.count, 1, 16)
 
     def training(self, description: SoundDescription, device: torch.device) -> "SoundWindows":
         return SoundWindows(self.samples, self.count)

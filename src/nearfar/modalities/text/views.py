@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_whole
 from nearfar.modalities.base import PlainView
 from nearfar.modalities.sequences import Sequences
 from nearfar.modalities.text.data import TextDescription
@@ -46,9 +46,8 @@ class Mask(AbstractViewSettings):
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
             raise UserError(f"views.share was {self.share:g}; it must lie strictly between 0 and 1")
-        for key, value, largest in (("length", self.length, 2**16), ("most", self.most, 2**20)):
-            if not 2 <= value <= largest:
-                raise UserError(f"views.{key} was {value}; it must be from 2 to {largest}")
+        check_whole("views.length", self.length, 2, 2**16)
+        check_whole("views.most", self.most, 2, 2**20)
 
     def training(self, description: TextDescription, device: torch.device) -> "Masked":
         return Masked(self.share, len(description.symbols))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_whole
 from nearfar.modalities.base import PlainView, StandardisedDescription
 
 
@@ -31,8 +31,7 @@ class Corrupt(AbstractViewSettings):
             raise UserError(f"views.noise was {self.noise:g}; it must be at least 0")
         if not 0 <= self.dropout < 1:
             raise UserError(f"views.dropout was {self.dropout:g}; it must lie in [0, 1)")
-        if not 1 <= self.count <= 16:
-            raise UserError(f"views.count was {self.count}; expected a whole number from 1 to 16")
+        check_whole("views.count", self.count, 1, 16)
 
     def training(self, description: StandardisedDescription, device: torch.device) -> "Corrupted":
         return Corrupted(self, description, device)
