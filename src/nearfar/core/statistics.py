@@ -25,12 +25,12 @@ Interval = tuple[float, float]
 Verdict = Literal["better", "worse", "not distinguishable"]
 
 
-def wilson(share: float, samples: float, confidence: float = CONFIDENCE) -> Interval:
+def wilson(share: float, samples: float) -> Interval:
     """The shares p for which |share - p| is within z standard errors sqrt(p (1 - p) / samples) (Wilson 1927).
 
     Unlike share ± z se it stays within [0, 1] and has a width where share is 0 or 1.
     """
-    z2 = NormalDist().inv_cdf(0.5 + confidence / 2) ** 2 / samples
+    z2 = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) ** 2 / samples
     centre, shrink = (share + z2 / 2) / (1 + z2), 1 / (1 + z2)
     half = shrink * math.sqrt(z2) * math.sqrt(share * (1 - share) + z2 / 4)
     # an end that is 0 or 1 by algebra is exactly so in floats
@@ -45,14 +45,14 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
     return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def student_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+def student_interval(values: Sequence[float]) -> Interval | None:
     """Student's interval of the mean of independent draws; None for a single draw."""
     mean, spread = mean_and_spread(values)
     if spread is None:
         return None
     from scipy.stats import t as student  # scipy.stats takes a second to load
 
-    half = float(student.ppf(0.5 + confidence / 2, len(values) - 1)) * spread / math.sqrt(len(values))
+    half = float(student.ppf(0.5 + CONFIDENCE / 2, len(values) - 1)) * spread / math.sqrt(len(values))
     return mean - half, mean + half
 
 

@@ -23,9 +23,9 @@ import pyarrow as pa
 
 from nearfar.data.folder import Entry, stamp_of
 from nearfar.data.remote import RemoteFile
-from nearfar.data.row_groups import RowGroups, contents, first_line
+from nearfar.data.row_groups import RowGroups, contents, open_parquet
 from nearfar.data.source import AbstractSource, Item, Read
-from nearfar.errors import Stopped, UserError, near_names
+from nearfar.errors import UserError, error_reason, near_names
 from nearfar.modalities.dataset import Blocks, Names, Unusable
 from nearfar.modalities.labels import Labels, class_numbers
 from nearfar.system.parquet_reading import (
@@ -85,7 +85,7 @@ class Parquet(AbstractSource):
         self.label = label or next((name for name in _LABELS if name in first), _LABELS[0])
         classes: set[tuple[str, ...]] = set()
         for entry in self._entries:
-            with _open(entry.file) as file:
+            with open_parquet(entry.file) as file:
                 _check_content(file.schema_arrow, self.column, entry.path)
                 self._counts.append(_row_count(file, entry))
                 classes.add(_class_names(file.schema_arrow, self.label))
@@ -220,15 +220,6 @@ class Spill:
         return os.pread(self._file, int(end - start), int(start))
 
 
-def _open(file: RemoteFile) -> Any:
-    try:
-        return file.parquet()
-    except (UserError, Stopped):
-        raise
-    except Exception as error:  # whatever a damaged file provokes in the reader
-        raise UserError(f"{file.path!r} cannot be read as Parquet: {first_line(error)}.") from error
-
-
 def _footer_bytes(at: RemoteFile) -> bytes:
     size = at.size()
     with at.open() as file:
@@ -240,7 +231,7 @@ def _footer_bytes(at: RemoteFile) -> bytes:
 
 def columns_of(file: RemoteFile) -> list[str]:
     """The names of a file's columns."""
-    with _open(file) as opened:
+    with open_parquet(file) as opened:
         return list(opened.schema_arrow.names)
 
 
@@ -272,7 +263,7 @@ def _row_count(file: Any, entry: Entry) -> int:
 
 def _file_items(at: RemoteFile, column: str) -> Iterator[Item]:
     """One item per row, whatever happens: rows behind a damaged page become items that say so."""
-    with _open(at) as file:
+    with open_parquet(at) as file:
         counter = DecodedBytes.of_file(at.path, at.size())
         check_footer(file.metadata, at.path, at.size())
         for group in range(file.num_row_groups):
@@ -293,7 +284,7 @@ def _group_items(
                     len(data or b""), _content_or_reason(data, f"empty row: no {column} bytes are stored")
                 )
     except (pa.ArrowException, OSError) as error:
-        reason = first_line(error)
+        reason = error_reason(error)
     for _ in range(rows - count):
         yield Item(0, _content_or_reason(None, f"unreadable row group: {reason}"))
 
@@ -315,14 +306,14 @@ def _column(at: RemoteFile, name: str) -> Any:
     try:
         return read_table(at.arrow_source(), at.path, at.size(), [name]).column(name)
     except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{at.path!r}: the `{name}` column cannot be read: {first_line(error)}.") from error
+        raise UserError(f"{at.path!r}: the `{name}` column cannot be read: {error_reason(error)}.") from error
 
 
 def _group_columns(files: Sequence[RemoteFile], excluded: set[str]) -> list[str]:
     """Columns of whole numbers or words in every file, but for the content and the label."""
     common: set[str] | None = None
     for at in files:
-        with _open(at) as file:
+        with open_parquet(at) as file:
             names = file.schema_arrow.names
             fields = [file.schema_arrow.field(name) for name in names if names.count(name) == 1]
         names_here = {field.name for field in fields if _is_group_type(field.type)}

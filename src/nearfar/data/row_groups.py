@@ -121,7 +121,7 @@ class RowGroups:
                 raise UserError(
                     f"{self._files[number].path!r} cannot be read: {error_reason(error)}."
                 ) from error
-            rows = [(Unusable(f"unreadable row group: {first_line(error)}"), None)] * count
+            rows = [(Unusable(f"unreadable row group: {error_reason(error)}"), None)] * count
         if len(rows) != count:
             rows = [
                 (Unusable("unreadable row group: the number of rows differs from the footer"), None)
@@ -157,15 +157,20 @@ class RowGroups:
         return max(1, min(MAX_GROUPS, int(WINDOW_BYTES / max(1.0, mean))))
 
 
-def _footer(file: RemoteFile) -> tuple[Any, Any]:
-    """The metadata and the Arrow schema of a file."""
+def open_parquet(file: RemoteFile) -> Any:
+    """The opened file, or one sentence about it."""
     try:
-        with file.parquet() as opened:
-            return opened.metadata, opened.schema_arrow
+        return file.parquet()
     except (UserError, Stopped):
         raise
     except Exception as error:  # whatever a damaged file provokes in the reader
-        raise UserError(f"{file.path!r} cannot be read as Parquet: {first_line(error)}.") from error
+        raise UserError(f"{file.path!r} cannot be read as Parquet: {error_reason(error)}.") from error
+
+
+def _footer(file: RemoteFile) -> tuple[Any, Any]:
+    """The metadata and the Arrow schema of a file."""
+    with open_parquet(file) as opened:
+        return opened.metadata, opened.schema_arrow
 
 
 def contents(column: Any) -> list[bytes | None]:
@@ -175,7 +180,3 @@ def contents(column: Any) -> list[bytes | None]:
         pc.struct_field(column, "bytes") if pa.types.is_struct(kind) else column
     ).to_pylist()
     return cells
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nearfar.data.packed import PackedFile
-from nearfar.data.row_groups import DIGEST, first_line
-from nearfar.errors import UserError
+from nearfar.data.row_groups import DIGEST
+from nearfar.errors import UserError, error_reason
 from nearfar.modalities.labels import Labels
 from nearfar.system.files import replace_file
 from nearfar.system.parquet_reading import read_table_file
@@ -94,7 +94,7 @@ def write_shard(
                     writer.close()
     except (OSError, pa.ArrowException) as problem:
         raise UserError(
-            f"{str(file)!r} cannot be written: {first_line(problem)}; rerun the command to resume"
+            f"{str(file)!r} cannot be written: {error_reason(problem)}; rerun the command to resume"
         ) from None
 
 
@@ -145,7 +145,7 @@ def read_index(files: Iterable[Path]) -> PackIndex:
             index.names += pa.compute.struct_field(paths, "path").to_pylist()
         except (OSError, pa.ArrowException, KeyError, StopIteration) as problem:
             raise UserError(
-                f"{str(file)!r} is not a shard of this pack ({first_line(problem)}); remove it"
+                f"{str(file)!r} is not a shard of this pack ({error_reason(problem)}); remove it"
             ) from None
         index.refused += [(name, reason) for name, reason in json.loads(refused)]
         index.digests += table.column(DIGEST).to_pylist()
@@ -171,7 +171,7 @@ def write_index(file: Path, index: PackIndex) -> None:
             pq.write_table(pa.table(columns), arrow_path(new), compression="zstd")
     except (OSError, pa.ArrowException) as problem:
         raise UserError(
-            f"{str(file)!r} cannot be written: {first_line(problem)}; rerun the command to resume"
+            f"{str(file)!r} cannot be written: {error_reason(problem)}; rerun the command to resume"
         ) from None
 
 

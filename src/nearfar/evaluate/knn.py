@@ -6,7 +6,7 @@ knn(all, labels, all, labels, exclude_self=True)                      # leave on
 """
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -28,24 +28,11 @@ def knn(
     train_labels: Int[Tensor, "train"],
     test: Float[Tensor, "test dim"],
     test_labels: Int[Tensor, "test"],
-    *,
-    k: int = 20,
-    temperature: float = 0.07,
-    weighting: Weighting = "cosine",
-    chunk: int | None = None,
-    exclude_self: bool = False,
+    **options: Any,
 ) -> dict[str, float]:
-    """Top-1 and top-5 of the vote of each test row's k nearest train rows; see `ranked_classes`."""
-    ranked = ranked_classes(
-        train,
-        train_labels,
-        test,
-        k=k,
-        temperature=temperature,
-        weighting=weighting,
-        chunk=chunk,
-        exclude_self=exclude_self,
-    )
+    """Top-1 and top-5 of the vote of each test row's k nearest train rows, with the options of
+    `ranked_classes`."""
+    ranked = ranked_classes(train, train_labels, test, **options)
     return hit_rates(ranked, test_labels.to(ranked.device))
 
 
@@ -110,9 +97,8 @@ def knn_probe(
             f"a kNN probe needs two images of some class; the {len(embedded)} labelled images have one "
             "of each"
         )
-    return knn(fit.features, fit.labels, holdout.features, holdout.labels, k=k, temperature=temperature)[
-        "top1"
-    ]
+    sides = fit.features, fit.labels, holdout.features, holdout.labels
+    return knn(*sides, k=k, temperature=temperature)["top1"]
 
 
 def _check(k: int, temperature: float, train: int, exclude_self: bool, test: int) -> None:

@@ -83,20 +83,20 @@ def calibration(train: LabelledFeatures, test: LabelledFeatures, options: Option
 
 
 def expected_calibration_error(
-    probabilities: Float[Tensor, "row class"], truth: Float[Tensor, "row class"], bins: int = BINS
+    probabilities: Float[Tensor, "row class"], truth: Float[Tensor, "row class"]
 ) -> tuple[float, list[dict[str, float]]]:
-    """sum over bins of share × |accuracy - mean confidence|, where bin b has confidences in ((b-1)/bins,
-    b/bins]; and the bins that are not empty."""
+    """sum over bins of share × |accuracy - mean confidence|, where bin b has confidences in ((b-1)/BINS,
+    b/BINS]; and the bins that are not empty."""
     confidence, predicted = probabilities.double().max(1)
     correct = truth.gather(1, predicted[:, None])[:, 0]
-    place = (confidence * bins).ceil().long().clamp(1, bins) - 1
-    count = torch.bincount(place, minlength=bins).double()
-    mean = torch.bincount(place, confidence, bins) / count.clamp(min=1)
-    accuracy = torch.bincount(place, correct, bins) / count.clamp(min=1)
+    place = (confidence * BINS).ceil().long().clamp(1, BINS) - 1
+    count = torch.bincount(place, minlength=BINS).double()
+    mean = torch.bincount(place, confidence, BINS) / count.clamp(min=1)
+    accuracy = torch.bincount(place, correct, BINS) / count.clamp(min=1)
     error = float((count / len(place) * (accuracy - mean).abs()).sum())
     filled = [
         {"confidence": float(mean[b]), "accuracy": float(accuracy[b]), "rows": int(count[b])}
-        for b in range(bins)
+        for b in range(BINS)
         if count[b]
     ]
     return error, filled

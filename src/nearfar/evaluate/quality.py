@@ -38,6 +38,7 @@ DELTA = 1e-4  # added to the diagonal within instances (Thilak et al. 2024, App.
 NEGLIGIBLE = 1e-10  # of the largest eigenvalue: smaller ones are float32 rounding of the features
 MAX_ROWS = 4096  # in plain view
 MAX_INSTANCES, VIEWS = 512, 8  # in several views
+BATCH = 256  # instances contrasted with one another
 
 
 def rankme(features: Float[Tensor, "row dim"]) -> float:
@@ -65,13 +66,13 @@ def alpha_req(features: Float[Tensor, "row dim"]) -> float:
     return float(-(x @ y) / (x @ x))
 
 
-def lidar(views: Float[Tensor, "instance view dim"], delta: float = DELTA) -> float:
+def lidar(views: Float[Tensor, "instance view dim"]) -> float:
     """The smooth rank of S_w^-1/2 S_b S_w^-1/2, where instances are classes and views their samples."""
     z = views.double()
     means = z.mean(1)
     between = torch.cov(means.T, correction=0)
     inner = (z - means[:, None]).flatten(0, 1)
-    within = inner.T @ inner / len(inner) + delta * torch.eye(z.shape[2], dtype=torch.float64)
+    within = inner.T @ inner / len(inner) + DELTA * torch.eye(z.shape[2], dtype=torch.float64)
     factor = torch.linalg.cholesky(within)
     # similar to the symmetric form, so with its eigenvalues: L^-1 S_b L^-T, S_w = L L^T
     half = torch.linalg.solve_triangular(factor, between, upper=False)
@@ -79,12 +80,12 @@ def lidar(views: Float[Tensor, "instance view dim"], delta: float = DELTA) -> fl
     return smooth_rank(torch.linalg.eigvalsh((similar + similar.T) / 2).clamp(min=0))
 
 
-def uniformity(features: Float[Tensor, "row dim"], t: float = 2.0) -> float:
-    """Over all pairs of different rows."""
+def uniformity(features: Float[Tensor, "row dim"]) -> float:
+    """log of the mean of e^(-2 d^2) over all pairs of different rows (Wang and Isola 2020)."""
     z = functional.normalize(features.double(), dim=1)
     squared = (2 - 2 * z @ z.T).clamp(min=0)
     rows = len(z)
-    total = torch.exp(-t * squared).sum() - torch.exp(-t * squared.diagonal()).sum()
+    total = torch.exp(-2 * squared).sum() - torch.exp(-2 * squared.diagonal()).sum()
     return float(torch.log(total / (rows * (rows - 1))))
 
 
@@ -97,11 +98,8 @@ def measures_of(
     features: Float[Tensor, "row dim"], views: Float[Tensor, "instance view dim"] | None
 ) -> dict[str, float]:
     """All measures: of features in plain view, and of several views of each instance where there are any."""
-    values = {
-        "rankme": rankme(features),
-        "alpha_req": alpha_req(features),
-        "uniformity": uniformity(features),
-    }
+    measures = {"rankme": rankme, "alpha_req": alpha_req, "uniformity": uniformity}
+    values = {name: measure(features) for name, measure in measures.items()}
     if views is not None and views.shape[1] > 1:
         values |= {"lidar": lidar(views), "alignment": alignment(views[:, 0], views[:, 1])}
     return values
@@ -164,16 +162,14 @@ def view_features(
     return torch.stack(parts, dim=1)
 
 
-def _shared_information(
-    subject: Subject, data: DataSet, seed: int, batch_size: int = 256
-) -> HeldOutNats | None:
+def _shared_information(subject: Subject, data: DataSet, seed: int) -> HeldOutNats | None:
     """The information that two views of these instances share, by the method's critic."""
     method, views = subject.method, subject.views
     if method is None or views is None or method.encoders.needs_labels:
         return None
 
     def batches() -> Iterator[Batch]:
-        for rows in np.array_split(np.arange(len(data)), math.ceil(len(data) / batch_size)):
+        for rows in np.array_split(np.arange(len(data)), math.ceil(len(data) / BATCH)):
             view_tensors = views(data.load(rows), seed, HELD_OUT_DRAW, rows)
             if len(view_tensors) == 1 and not method.encoders.works_with_one_view:
                 view_tensors = (*view_tensors, *views(data.load(rows), seed, HELD_OUT_DRAW + 1, rows))

@@ -12,6 +12,7 @@ from nearfar.core.results import Result, SetFacts, display_name
 from nearfar.core.tables import markdown_table
 from nearfar.errors import UserError, counted
 from nearfar.evaluate.table import in_order
+from nearfar.exported.load import libraries
 from nearfar.run.folder import RunFolder
 from nearfar.run.trained import trains_on_labels
 from nearfar.system.untrusted import is_number
@@ -78,7 +79,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 def _loading(parts: ExportParts, has_loader: bool) -> Iterator[str]:
     built = parts.config["architecture"]
     if has_loader:
-        yield f"With {', '.join(_needs(parts))} and without nearfar; no key is missing or unused:\n"
+        yield f"With {', '.join(libraries(parts.out))} and without nearfar; no key is missing or unused:\n"
         yield "```python\nfrom load import encoder, preprocess  # load.py of this folder\n"
         yield "features = encoder()(preprocess(image))  # image: a PIL image, or bytes (channel, height, width)\n```\n"
         if built["differs"]:
@@ -102,11 +103,6 @@ def _loading(parts: ExportParts, has_loader: bool) -> Iterator[str]:
     )
     argument = ", backbone=my_module" if built["library"] == "own" else ""
     yield f'```python\nimport nearfar as nf\n\nencoder = nf.Encoder.from_pretrained("."{argument})  # this folder, or owner/name on the hub\n```'
-
-
-def _needs(parts: ExportParts) -> list[str]:
-    extra = [line.split()[-1] for line in parts.out.imports if line != "import torchvision"]
-    return ["torch", "torchvision", *extra, "safetensors"]
 
 
 def _training(parts: ExportParts) -> Iterator[str]:

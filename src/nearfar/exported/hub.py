@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.config.resolving import check
-from nearfar.errors import UserError
+from nearfar.errors import UserError, error_reason
 from nearfar.exported.write import CONFIG, WEIGHTS, is_export
 from nearfar.modalities import MODALITIES
 from nearfar.parts.encoders.portable import keys_of_body
@@ -81,30 +81,17 @@ def open_export(folder: Path, backbone: nn.Module | None = None) -> Encoder:
     except UserError:
         raise
     # config.json may be damaged or hostile: any missing key, wrong type or wrong size ends here
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        IndexError,
-        RuntimeError,
-        OverflowError,
-    ) as problem:
-        reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-        raise UserError(
-            f"{folder / CONFIG} does not describe an encoder ({type(problem).__name__}: {reason})"
-        ) from None
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as problem:
+        reason = f"{type(problem).__name__}: {error_reason(problem)}"
+        raise UserError(f"{folder / CONFIG} does not describe an encoder ({reason})") from None
 
 
 def _open_checked(folder: Path, config: dict[str, Any], file: Path, backbone: nn.Module | None) -> Encoder:
     try:
         with open_regular_file(file) as opened:
             size = os.fstat(opened.fileno()).st_size
-            digest = (
-                hashlib.file_digest(opened, "sha256").hexdigest()
-                if size == config["weights"]["bytes"]
-                else ""
-            )
+            same_size = size == config["weights"]["bytes"]
+            digest = hashlib.file_digest(opened, "sha256").hexdigest() if same_size else ""
     except OSError as problem:
         raise UserError(f"{file} cannot be read: {problem.strerror or problem}") from None
     if digest != config["weights"]["sha256"]:
@@ -155,6 +142,6 @@ def push(folder: Path, name: str) -> str:
     # no connection, an invalid name, an error response
     except (OSError, ValueError, errors.HTTPError) as problem:
         raise UserError(
-            f"--push {name} failed ({str(problem).splitlines()[0]}); the folder {folder} is complete, so "
+            f"--push {name} failed ({error_reason(problem)}); the folder {folder} is complete, so "
             "upload it later"
         ) from None

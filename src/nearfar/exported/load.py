@@ -44,14 +44,18 @@ def preprocess(image: Any) -> Tensor:
 '''
 
 
+def libraries(out: Portable) -> list[str]:
+    """The packages that load.py imports."""
+    extra = [line.split()[-1] for line in out.imports if line != "import torchvision"]
+    return ["torch", "torchvision", *extra, "safetensors"]
+
+
 def load_file_text(out: Portable, source: str) -> str:
     """Returns the text of load.py; empty if the encoder needs nearfar."""
     if not source or not out.expression:
         return ""
-    extra = [line for line in out.imports if line != "import torchvision"]
-    libraries = ", ".join(["torch", "torchvision", "safetensors", *(line.split()[-1] for line in extra)])
     imports = "".join(f"{line}\n" for line in out.imports)
-    head = _HEAD.format(without=f", by {libraries} alone", imports=imports)
+    head = _HEAD.format(without=f", by {', '.join(libraries(out))} alone", imports=imports)
     return "\n\n".join(
         [
             head.strip() + "\n",

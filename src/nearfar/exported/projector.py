@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from nearfar.core.randomness import order
+from nearfar.report.pictures import Sample, sheet_of, square
 from nearfar.run.trained import Run
 from nearfar.system.files import write_atomic
 
@@ -53,13 +53,6 @@ def _sprite(run: Run, images: Any, path: Path) -> int:
     """Writes all thumbnails as one square image and returns the side of a thumbnail."""
     across = int(np.ceil(np.sqrt(len(images))))
     side = int(min(48, MAX_SPRITE_SIDE // across))
-    sheet = Image.new("RGB", (across * side, across * side), "white")
-    for start in range(0, len(images), 512):
-        index = np.arange(start, min(start + 512, len(images)))
-        for place, picture in zip(
-            index, run.modality.presenter.pictures(images.load(index), run.description), strict=True
-        ):
-            small = picture.convert("RGB").resize((side, side), Image.Resampling.BICUBIC)
-            sheet.paste(small, (int(place) % across * side, int(place) // across * side))
-    sheet.save(path)
+    pictures = Sample(run, images, np.arange(len(images))).pictures()
+    sheet_of([square(picture, side) for picture in pictures], across, across).save(path)
     return side

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from nearfar.errors import UserError
+from nearfar.errors import UserError, error_reason
 from nearfar.system.extras import need
 
 ONNX, PROGRAM = "model.onnx", "model.pt2"
@@ -73,10 +73,9 @@ def _export_and_compare(
             exported = export(_views(shape, 2))
             ours, theirs = encoder(views), exported(views)
     except Exception as problem:  # tracing, loading and running raise many kinds of errors
-        first = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
+        name, reason = type(encoder).__name__, error_reason(problem)
         raise UserError(
-            f"{flag}: this encoder ({type(encoder).__name__}) could not be exported ({first}); leave {flag} "
-            "out"
+            f"{flag}: this encoder ({name}) could not be exported ({reason}); leave {flag} out"
         ) from problem
     if not torch.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE):
         difference = float((ours - theirs).abs().max())

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 import numpy as np
@@ -62,11 +62,18 @@ def atlas_of(pictures: Iterable[Image.Image], count: int, side: int, limit: int)
     sheets = []
     tiles = (square(picture, side) for picture in pictures)
     while part := list(islice(tiles, per_sheet)):
-        sheet = Image.new("RGB", (columns * side, -(-len(part) // columns) * side))
-        for place, tile in enumerate(part):
-            sheet.paste(tile, (place % columns * side, place // columns * side))
+        sheet = sheet_of(part, columns, -(-len(part) // columns))
         sheets.append(data_uri(sheet, limit * len(part) // count))
     return Atlas(tuple(sheets), side, columns, per_sheet)
+
+
+def sheet_of(tiles: Sequence[Image.Image], columns: int, rows: int) -> Image.Image:
+    """Square tiles of one size, row by row, in one picture."""
+    side = tiles[0].width
+    sheet = Image.new("RGB", (columns * side, rows * side))
+    for place, tile in enumerate(tiles):
+        sheet.paste(tile, (place % columns * side, place // columns * side))
+    return sheet
 
 
 class Sample:
