@@ -1,4 +1,4 @@
-"""COCO figures: average precision of boxes and masks by torchmetrics, of keypoints by faster-coco-eval."""
+"""COCO figures of boxes, masks and keypoints, by faster-coco-eval."""
 
 import contextlib
 import io
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from nearfar.detect.scenes import Scene
@@ -15,114 +14,97 @@ from nearfar.system.extras import need
 # boxes, scores, labels (from 1) and masks or keypoints, as torchvision gives them
 Detections = dict[str, Tensor]
 
-FIGURES = ("map", "map_50", "map_75", "map_small", "map_medium", "map_large", "mar_100")
+KINDS = {"boxes": ("bbox",), "masks": ("bbox", "segm"), "keypoints": ("bbox", "keypoints")}
+# places in COCO's list of figures; keypoints have no small objects
+FIGURES = {"map": 0, "map_50": 1, "map_75": 2, "map_small": 3, "map_medium": 4, "map_large": 5, "mar_100": 8}
+KEYPOINT_FIGURES = {"map": 0, "map_50": 1, "map_75": 2, "map_medium": 3, "map_large": 4}
 # tolerance of a keypoint as a share of the object size; COCO's sigmas for people are 0.025 to 0.107
 OKS = 0.05
-_KEYPOINT_FIGURES = ("map", "map_50", "map_75", "map_medium", "map_large")
 
 
 def coco_figures(
     task: str, detections_by_scene: Sequence[Detections], scenes: Sequence[Scene]
 ) -> dict[str, dict[str, float]]:
     """COCO figures by kind (`bbox`, `segm`, `keypoints`), without those that have no object."""
-    kinds = ("bbox", "segm") if task == "masks" else ("bbox",)
-    result = {kind: _by_torchmetrics(kind, detections_by_scene, scenes) for kind in kinds}
-    if task == "keypoints":
-        result["keypoints"] = _of_keypoints(detections_by_scene, scenes)
-    return result
+    return {kind: _figures(kind, detections_by_scene, scenes) for kind in KINDS[task]}
 
 
-def _by_torchmetrics(
+def _figures(
     kind: str, detections_by_scene: Sequence[Detections], scenes: Sequence[Scene]
 ) -> dict[str, float]:
-    need("faster_coco_eval")
-    metric = need("torchmetrics.detection").MeanAveragePrecision(
-        box_format="xyxy",
-        iou_type=kind,
-        backend="faster_coco_eval",
-        # float64, as in COCO: an overlap of exactly 0.8 counts at threshold 0.8
-        iou_thresholds=np.linspace(0.5, 0.95, 10).tolist(),
-        rec_thresholds=np.linspace(0, 1, 101).tolist(),
-    )
-    for one, scene in zip(detections_by_scene, scenes, strict=True):
-        predicted = {"scores": one["scores"], "labels": one["labels"], "boxes": one["boxes"]}
-        target = {
-            "labels": torch.from_numpy(scene.labels) + 1,
-            "boxes": torch.from_numpy(scene.boxes),
-            "iscrowd": torch.from_numpy(scene.crowd.astype(np.int64)),
-        }
-        if kind == "segm":
-            assert scene.masks is not None
-            predicted["masks"] = one["masks"][:, 0] > 0.5
-            target["masks"] = torch.from_numpy(scene.masks)
-        metric.update([predicted], [target])
+    faster = need("faster_coco_eval")
+    detections = coco_detections(kind, detections_by_scene)
+    if not detections:
+        return {"map": 0.0, "map_50": 0.0, "map_75": 0.0}
+    options: dict[str, Any] = {}
+    if kind == "keypoints":
+        options["kpt_oks_sigmas"] = np.full(scenes[0].keypoints.shape[1], OKS)  # type: ignore[union-attr]
     with contextlib.redirect_stdout(io.StringIO()):
-        figures = metric.compute()
-    return {name: float(figures[name]) for name in FIGURES if float(figures[name]) >= 0}
+        truth = faster.COCO(coco_annotations(kind, scenes))
+        evaluator = faster.COCOeval_faster(truth, truth.loadRes(detections), iouType=kind, **options)
+        evaluator.evaluate()
+        evaluator.accumulate()
+        evaluator.summarize()
+    places = KEYPOINT_FIGURES if kind == "keypoints" else FIGURES
+    figures = {name: float(evaluator.stats[place]) for name, place in places.items()}
+    return {name: value for name, value in figures.items() if value >= 0}
 
 
-def keypoint_annotations(scenes: Sequence[Scene]) -> dict[str, Any]:
-    """The ground truth as COCO's JSON; an area is that of the mask, or half of the box."""
+def coco_annotations(kind: str, scenes: Sequence[Scene]) -> dict[str, Any]:
+    """The ground truth as COCO's JSON. The area of an object is that of its box; for masks and keypoints that
+    of its mask, or half of the box without one."""
     annotations: list[dict[str, Any]] = []
-    points = 0
     for place, scene in enumerate(scenes):
-        assert scene.keypoints is not None
-        points = scene.keypoints.shape[1]
         for row, (box, label) in enumerate(zip(scene.boxes, scene.labels, strict=True)):
             left, top, right, bottom = map(float, box)
-            area = (
-                float(scene.masks[row].sum())
-                if scene.masks is not None
-                else (right - left) * (bottom - top) / 2
-            )
-            annotations.append(
-                {
-                    "id": len(annotations) + 1,
-                    "image_id": place + 1,
-                    "category_id": int(label) + 1,
-                    "bbox": [left, top, right - left, bottom - top],
-                    "area": area,
-                    "iscrowd": int(scene.crowd[row]),
-                    "keypoints": scene.keypoints[row].astype(float).ravel().tolist(),
-                    "num_keypoints": int((scene.keypoints[row, :, 2] > 0).sum()),
-                }
-            )
-    labels = sorted({one["category_id"] for one in annotations})
+            area = (right - left) * (bottom - top)
+            if kind != "bbox":
+                area = area / 2 if scene.masks is None else float(scene.masks[row].sum())
+            annotation = {
+                "id": len(annotations) + 1,
+                "image_id": place + 1,
+                "category_id": int(label) + 1,
+                "bbox": [left, top, right - left, bottom - top],
+                "area": area,
+                "iscrowd": int(scene.crowd[row]),
+            }
+            if kind == "segm" and scene.masks is not None:
+                annotation["segmentation"] = _run_lengths(scene.masks[row])
+            if kind == "keypoints" and scene.keypoints is not None:
+                points = scene.keypoints[row]
+                annotation["keypoints"] = points.astype(float).ravel().tolist()
+                annotation["num_keypoints"] = int((points[:, 2] > 0).sum())
+            annotations.append(annotation)
     images = [
         {"id": place + 1, "height": s.pixels.shape[0], "width": s.pixels.shape[1]}
         for place, s in enumerate(scenes)
     ]
-    names = [str(point) for point in range(points)]
-    categories = [{"id": label, "name": str(label), "keypoints": names} for label in labels]
+    labels = sorted({one["category_id"] for one in annotations})
+    categories = [{"id": label, "name": str(label)} for label in labels]
     return {"info": {}, "images": images, "annotations": annotations, "categories": categories}
 
 
-def keypoint_detections(detections_by_scene: Sequence[Detections]) -> list[dict[str, Any]]:
+def coco_detections(kind: str, detections_by_scene: Sequence[Detections]) -> list[dict[str, Any]]:
     return [
         {
             "image_id": place + 1,
-            "category_id": int(label),
-            "keypoints": points.double().ravel().tolist(),
-            "score": float(score),
+            "category_id": int(one["labels"][row]),
+            "score": float(one["scores"][row]),
+            **_outline(kind, one, row),
         }
         for place, one in enumerate(detections_by_scene)
-        for points, score, label in zip(one["keypoints"].cpu(), one["scores"], one["labels"], strict=True)
+        for row in range(len(one["labels"]))
     ]
 
 
-def _of_keypoints(detections_by_scene: Sequence[Detections], scenes: Sequence[Scene]) -> dict[str, float]:
-    faster = need("faster_coco_eval")
-    detections = keypoint_detections(detections_by_scene)
-    if not detections:
-        return {"map": 0.0, "map_50": 0.0, "map_75": 0.0}
-    points = scenes[0].keypoints.shape[1]  # type: ignore[union-attr]
-    with contextlib.redirect_stdout(io.StringIO()):
-        truth = faster.COCO(keypoint_annotations(scenes))
-        evaluator = faster.COCOeval_faster(
-            truth, truth.loadRes(detections), iouType="keypoints", kpt_oks_sigmas=np.full(points, OKS)
-        )
-        evaluator.evaluate()
-        evaluator.accumulate()
-        evaluator.summarize()
-    figures = zip(_KEYPOINT_FIGURES, np.asarray(evaluator.stats)[:5].tolist(), strict=False)
-    return {name: float(value) for name, value in figures if value >= 0}
+def _outline(kind: str, one: Detections, row: int) -> dict[str, Any]:
+    if kind == "segm":
+        return {"segmentation": _run_lengths(one["masks"][row, 0].cpu().numpy() > 0.5)}
+    if kind == "keypoints":
+        return {"keypoints": one["keypoints"][row].cpu().double().ravel().tolist()}
+    left, top, right, bottom = one["boxes"][row].tolist()
+    return {"bbox": [left, top, right - left, bottom - top]}
+
+
+def _run_lengths(mask: np.ndarray) -> dict[str, Any]:
+    return dict(need("faster_coco_eval.core.mask").encode(np.asfortranarray(mask.astype(np.uint8))))

@@ -32,7 +32,6 @@ EXTRAS = {
     "tensorboard": "tensorboard",
     "timm": "timm",
     "torch_geometric": "graph",
-    "torchmetrics": "detect",
     "trackio": "trackio",
     "wandb": "wandb",
 }
