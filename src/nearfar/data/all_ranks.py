@@ -26,8 +26,7 @@ def open_on_all_ranks(
     if strategy.broadcast_json(data.fingerprint) != data.fingerprint:
         raise UserError(
             f"{data.name} holds other {data.unit} for rank {strategy.rank} ({len(data)} of them) than for "
-            "rank 0; every rank must see the "
-            "same data"
+            "rank 0; every rank must see the same data"
         )
     return data
 

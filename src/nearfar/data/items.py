@@ -82,8 +82,7 @@ def modality_of_item(item: Any, name: str) -> Modality:
             return modality
     raise UserError(
         f"data {name!r}: item 0 is of type {type(item).__name__}; expected images (PIL, an array (h, w, c), "
-        "a tensor "
-        "(c, h, w)) and vectors, each alone or as (item, label)."
+        "a tensor (c, h, w)) and vectors, each alone or as (item, label)."
     )
 
 

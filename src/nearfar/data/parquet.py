@@ -210,8 +210,7 @@ class Spill:
         except OSError as error:
             raise UserError(
                 f"the temporary folder {tempfile.gettempdir()!r} cannot take the encoded images: "
-                f"{error.strerror}; "
-                f"free some space, set TMPDIR, or raise cache_bytes."
+                f"{error.strerror}; free some space, set TMPDIR, or raise cache_bytes."
             ) from error
         self._ends = np.array(ends)
 

@@ -111,8 +111,7 @@ def open_filesystem(url: str) -> tuple[Any, str]:
     except (ImportError, ValueError) as problem:
         raise UserError(
             f"data {url!r} cannot be opened: {problem}; expected a URL whose file system fsspec has "
-            "installed "
-            "(pip install 'nearfar[s3]', 'nearfar[gcs]' or 'nearfar[http]')"
+            "installed (pip install 'nearfar[s3]', 'nearfar[gcs]' or 'nearfar[http]')"
         ) from None
     return system, path
 

@@ -150,8 +150,7 @@ class RowGroups:
         if largest > WINDOW_BYTES:
             raise UserError(
                 f"{self._files[0].path!r} and its like have row groups of up to {largest / 2**20:,.0f} MiB, "
-                "too large to be mixed in "
-                f"memory; nearfar pack writes smaller ones"
+                "too large to be mixed in memory; nearfar pack writes smaller ones"
             )
         mean = sum(sizes) / max(1, len(sizes))
         return max(1, min(MAX_GROUPS, int(WINDOW_BYTES / max(1.0, mean))))

@@ -58,8 +58,7 @@ def columns_as_rows(columns: pa.Table, name: str, file: str, label: str | None) 
             )
             raise UserError(
                 f"data {name!r}: the column `{column}` is {kind}; expected columns of numbers with classes "
-                "in `label`, or encoded "
-                f"instances in a column {encoded}."
+                f"in `label`, or encoded instances in a column {encoded}."
             )
         if columns.column(column).null_count:
             raise UserError(
@@ -94,8 +93,7 @@ def npz(path: Path, name: str, keys: Iterable[str]) -> tuple[str, Arrays]:
     if key is None:
         raise UserError(
             f"data {name!r} have no array {', '.join(f'`{key}`' for key in names[:-1])} or `{names[-1]}` "
-            "(the file holds: "
-            f"{', '.join(sorted(members)) or 'nothing'})."
+            f"(the file holds: {', '.join(sorted(members)) or 'nothing'})."
         )
     labelled: Labels = (None, ())
     if "labels" in arrays:

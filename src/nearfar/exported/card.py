@@ -59,9 +59,8 @@ def _summary(parts: ExportParts) -> Iterator[str]:
     width = parts.config["features"]
     yield (
         f"A frozen encoder, `{_escape(built['name'])}` with {built['parameters']:,} weights, trained "
-        f"{'with' if _labelled(parts) else 'without'} labels by "
-        f"`{_escape(parts.run.settings.recipe)}` on {counted(data['instances'], parts.run.modality.unit)} of "
-        f"{_escape(data['name'])}."
+        f"{'with' if _labelled(parts) else 'without'} labels by `{_escape(parts.run.settings.recipe)}` on "
+        f"{counted(data['instances'], parts.run.modality.unit)} of {_escape(data['name'])}."
     )
     yield f"It takes {_shape(parts.shape)} and gives {width or 'its'} features. Written by nearfar {parts.config['nearfar']}."
     if parts.run.unfinished:
@@ -112,8 +111,7 @@ def _training(parts: ExportParts) -> Iterator[str]:
     yield from markdown_table([["choice", ""], *rows])
     yield (
         f"\n{counted(settings.epochs, 'epochs')} of batches of {settings.batch_size}, seed {settings.seed}, "
-        f"`{settings.optimizer}`; "
-        f"step {parts.run.facts['step']:,}. All settings are in `config.json`."
+        f"`{settings.optimizer}`; step {parts.run.facts['step']:,}. All settings are in `config.json`."
     )
     yield f"\nData: {_escape(data['name'])}, {counted(data['instances'], parts.run.modality.unit)} trained on, fingerprint `{data['fingerprint']}`."
     notes = RunFolder(parts.run.path).notes()
@@ -152,10 +150,8 @@ def _evaluation(parts: ExportParts) -> Iterator[str]:
         train, test = result.train, result.test
         yield (
             f"Tested on **{_escape(_set_name(test, result))}** ({test.samples:,} {_escape(test.unit)}, "
-            "fingerprint "
-            f"`{_escape(test.fingerprint[:16])}`), fitted on {_escape(_set_name(train, result))} "
-            f"({train.samples:,}), "
-            f"{_settings_line(result)}:\n"
+            f"fingerprint `{_escape(test.fingerprint[:16])}`), fitted on {_escape(_set_name(train, result))} "
+            f"({train.samples:,}), {_settings_line(result)}:\n"
         )
         head = ["protocol", "features", "figure", "with 95 % interval or ± deviation"]
         rows = [

@@ -28,8 +28,7 @@ def pick_device(name: str, local_rank: int | None = None) -> torch.device:
         if local_rank >= count:
             raise UserError(
                 f"process {local_rank} on this machine has no GPU: it has {count}; start at most {count} "
-                "processes "
-                "per machine, or set device=cpu"
+                "processes per machine, or set device=cpu"
             )
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
