@@ -121,7 +121,7 @@ class Folder(AbstractSource):
         loose = sum(len(entry.parts) < 2 for entry in self._entries)
         if loose == len(self._entries):
             return "its files lie in no class folders"
-        return f"{loose} of its {len(self._entries)} files lie beside the folders, so these are not taken for classes"
+        return f"{loose} of its {len(self._entries)} files lie beside the folders, so these are no classes"
 
 
 def reason_to_ignore(name: str) -> str:
@@ -144,11 +144,9 @@ def stamp_of(paths: Sequence[str]) -> str | None:
     try:
         for path in paths:
             status = os.stat(path)
-            digest.update(
-                f"{os.path.abspath(path)}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}\0".encode(
-                    "utf-8", "surrogateescape"
-                )
-            )
+            times = f"{status.st_mtime_ns}\0{status.st_ctime_ns}"
+            text = f"{os.path.abspath(path)}\0{status.st_size}\0{times}\0"
+            digest.update(text.encode("utf-8", "surrogateescape"))
     except OSError:
         return None
     return digest.hexdigest()

@@ -1,5 +1,5 @@
-"""How sources (files, rows) become a `DataSet`: contents are decoded on request, and a full check is a pass over
-the same reader.
+"""How sources (files, rows) become a `DataSet`: contents are decoded on request, and a full check is a pass
+over the same reader.
 
     source --LazyReader--> contents by number --collect--> DataSet
 

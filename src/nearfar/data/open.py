@@ -31,7 +31,8 @@ from nearfar.system.untrusted import check_regular
 
 EXPECTED = (
     "a folder of images, of .wav, .flac or .txt files, a TU folder of graphs, a .txt file, a Parquet file or "
-    "folder, .tar files in webdataset's convention, a .csv file, an .npz file, or one of the names digits, glyphs:train, glyphs:test, cifar10:ROOT, idx:FOLDER"
+    "folder, .tar files in webdataset's convention, a .csv file, an .npz file, or one of the names digits, "
+    "glyphs:train, glyphs:test, cifar10:ROOT, idx:FOLDER"
 )
 NO_COLUMNS = Columns()
 Spec = Any  # a path or name, an array or tensor, (array, labels), a torch Dataset, or a set opened before
@@ -110,7 +111,7 @@ def open_data(
     are the classes), a Parquet file or a folder of them in the Hugging Face image convention, an `.npz` with
     `images` and maybe `labels`, a name (`digits`, `glyphs:train`, `glyphs:test`, `cifar10:ROOT`, also
     `cifar10:ROOT:test`; `idx:FOLDER` and `idx:FOLDER:test` for files like MNIST's; to open a folder that has
-    such a name write `./digits`), or from Python an array
+    such a name write `./digits`), tar files in webdataset's convention, or from Python an array
     (n, h, w) or (n, h, w, c), alone or as (array, labels), a torch `Dataset` of images or (image, label), or
     data already opened.
 
@@ -122,11 +123,11 @@ def open_data(
     A packed folder (`nearfar pack`), local or at a URL that fsspec opens, is read when it is used, and so are
     images of more than `scan_bytes` encoded bytes: unusable rows go to the quarantine list then.
 
-    Everything else is decoded once when it is opened (`data/lazy.py`). Unusable instances (truncated, of another format, empty, unreadable)
-    are put on the quarantine list, which goes to `quarantine` as CSV; when their share exceeds
-    `max_bad_share`, or nothing is left, opening fails.
+    Everything else is decoded once when it is opened (`data/lazy.py`). Unusable instances (truncated, of
+    another format, empty, unreadable) are put on the quarantine list, which goes to `quarantine` as CSV; when
+    their share exceeds `max_bad_share`, or nothing is left, opening fails.
 
-    The result is the modality's `DataSet`: `Images`, `Recordings`, `Texts`, `Vectors`, `Graphs`, `Pairs` or `TimeSeries`.
+    The result is the `DataSet` of the modality: `Images`, `Recordings`, `Texts`, `Vectors` and so on.
 
     With `image_size`, an image whose shorter side exceeds twice that is shrunk to it, antialiased. Decoded
     contents stay in memory if they fit in `cache_bytes`, and are otherwise decoded at each `load`.

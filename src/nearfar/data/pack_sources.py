@@ -51,8 +51,8 @@ class PackContents:
 
 
 def contents_of(data: Spec, labels: Any, options: Mapping[str, Any]) -> PackContents:
-    """The contents of `data`: encoded bytes where it has them; arrays, torch `Dataset`s and packed folders are
-    opened as for training and converted one by one."""
+    """The contents of `data`: encoded bytes where it has them; arrays, torch `Dataset`s and packed folders
+    are opened as for training and converted one by one."""
     located = locate(data, labels)
     modality = located.modality
     if not modality.reader.columns:

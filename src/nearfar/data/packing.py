@@ -71,8 +71,8 @@ def pack(
     workers: int = 2,
     say: Callable[[str], None] = lambda line: None,
 ) -> Path:
-    """Writes `data` (anything `open_data` takes) as Parquet shards into the folder `out`, which `pretrain`, `evaluate` and the other commands take as data. Called again
-    after an interruption, it resumes.
+    """Writes `data` (anything `open_data` takes) as Parquet shards into the folder `out`, which
+    `pretrain`, `evaluate` and the other commands take as data. Called again after an interruption, it resumes.
 
     With `image_size`, images are shrunk as they would be at training with that size. `encoding` is png (the
     same pixels), jpeg (of this `quality`), raw (pixels as they are, quickest to read, any number of

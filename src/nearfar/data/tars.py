@@ -159,7 +159,7 @@ def _members(file: RemoteFile) -> Iterator[_Member]:
         raise
     except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, RecursionError) as error:
         raise UserError(
-            f"{file.path!r} cannot be read as a tar file: {error_reason(error)}; compressed ones must be unpacked first."
+            f"{file.path!r} cannot be read as a tar file: {error_reason(error)}; unpack a compressed one first."
         ) from error
 
 

@@ -22,7 +22,10 @@ from nearfar.run.features import cached_features, content_hashes, contents_key
 from nearfar.run.trained import Run
 
 HOLDOUT_SHARE = 0.2
-STRATIFIED = "test rows were held out class by class, so their labels are not independent draws; give other test data with --data"
+STRATIFIED = (
+    "test rows were held out class by class, so their labels are not independent draws; give other test data "
+    "with --data"
+)
 
 Embed = Callable[[Instances], Float[Tensor, "instance dim"]]
 Hashes = Callable[[Instances], Int64[Tensor, "instance 2"]]

@@ -30,11 +30,11 @@ def in_order(paths: Iterable[str]) -> list[str]:
 
 
 def _caption(result: Result) -> list[str]:
-    train, test = result.train, result.test
-    text = f"fitted on {counted(train.samples, train.unit)}: {train.name}; tested on {counted(test.samples, test.unit)}: {test.name}"
+    described = lambda one: f"{counted(one.samples, one.unit)}: {one.name}"
+    text = f"fitted on {described(result.train)}; tested on {described(result.test)}"
     for path, measurement in result.figures.items():
         if measurement.test is not None:
-            text += f"; {display_name(path)} on {counted(measurement.test.samples, measurement.test.unit)}: {measurement.test.name}"
+            text += f"; {display_name(path)} on {described(measurement.test)}"
     if facts := result.notes.get("input"):
         size = f"{facts['size']} pixels a side, " if "size" in facts else ""
         text += f"; shown at {size}mean and deviation of {facts['statistics']}"

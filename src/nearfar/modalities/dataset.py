@@ -159,7 +159,8 @@ class DataSet:
         return len(self.rows)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, {counted(len(self), self.unit)}, {counted(self.class_count, 'classes')})"
+        counts = f"{counted(len(self), self.unit)}, {counted(self.class_count, 'classes')}"
+        return f"{type(self).__name__}({self.name!r}, {counts})"
 
     def load(self, index: Int[np.ndarray, "instance"]) -> Any:
         """The content of the instances with these row numbers, in this order."""

@@ -229,7 +229,7 @@ def _notes(method: Method, anchors: int, coverage: Coverage | None, batch_size: 
             "holds for every anchor."
         )
     if not method.negatives.prefill_size() and anchors < batch_size:
-        yield f"Training contrasts {batch_size:,} images at a time; this sample has {anchors:,}, so there are fewer candidates."
+        yield f"Training contrasts {batch_size:,} images at a time, this sample {anchors:,}: fewer candidates."
     clusters = clusters_of(method)
     if clusters is not None and bool((clusters < 0).all()):
         yield "The clusters are not formed yet; they are formed at the start of the second epoch."

@@ -31,9 +31,9 @@ class BothSides(AbstractViewSettings):
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
         encoders, negatives = choices["encoders"]["name"], choices["negatives"]["name"]
         if encoders != "per-view":
-            return f"encoders was {encoders} with views=both: two columns need encoders=per-view, a network for each"
+            return f"encoders was {encoders} with views=both; two columns need encoders=per-view"
         if negatives not in ("in-batch", "none"):
-            return f"negatives was {negatives} with views=both; pairs are contrasted with those of their batch: use in-batch"
+            return f"negatives was {negatives} with views=both, which needs negatives=in-batch"
         return None
 
     def training(self, description: PairsDescription, device: torch.device) -> "PairViews":
