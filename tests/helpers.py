@@ -1,4 +1,4 @@
-"""What tests of several folders share: child processes, ports, signals, and the tensors of a run."""
+"""What tests of several folders share: quick settings, child processes, ports, signals, tensors of a run."""
 
 import signal
 import socket
@@ -7,9 +7,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from nearfar.run import checkpoints
+
+# settings of a training that takes a second or two, and pictures for it
+QUICK: dict[str, Any] = {
+    "epochs": 1,
+    "batch_size": 16,
+    "workers": 0,
+    "precision": "fp32",
+    "probe_every": 0,
+    "held_out": 0,
+    "quiet": True,
+}
+IMAGES = np.random.default_rng(0).integers(0, 256, (48, 12, 12, 3), dtype=np.uint8)
+LABELS = np.arange(48) % 3
 
 
 def run_python(*words: object, **options: Any) -> "subprocess.CompletedProcess[str]":

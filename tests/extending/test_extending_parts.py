@@ -25,17 +25,10 @@ from nearfar.config.resolving import resolve
 from nearfar.config.schema import plain
 from nearfar.config.sections import ROOMS
 from nearfar.run import checkpoints
+from tests import helpers
 
 FOLDER = Path(__file__).parents[2] / "examples" / "extending"
-QUICK: dict[str, Any] = {
-    "epochs": 2,
-    "batch_size": 16,
-    "workers": 0,
-    "precision": "fp32",
-    "probe_every": 0,
-    "held_out": 0,
-    "quiet": True,
-}
+QUICK = {**helpers.QUICK, "epochs": 2}
 RNG = np.random.default_rng(0)
 TABLE = RNG.normal(size=(64, 6)).astype(np.float32)
 LABELS = np.arange(64) % 4

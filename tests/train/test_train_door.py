@@ -18,20 +18,10 @@ from nearfar.errors import UserError, counted, naming_flags, near_names
 from nearfar.run import trained
 from nearfar.sweeps import objectives
 from nearfar.sweeps.objectives import TrainingObjective
+from tests.helpers import IMAGES, LABELS
+from tests.helpers import QUICK as WITHOUT_BACKBONE
 
-IMAGES = np.random.default_rng(0).integers(0, 256, (48, 12, 12, 3), dtype=np.uint8)
-LABELS = np.arange(48) % 3
-QUICK: dict[str, Any] = {
-    "epochs": 1,
-    "batch_size": 16,
-    "workers": 0,
-    "precision": "fp32",
-    "probe_every": 0,
-    "held_out": 0,
-    "quiet": True,
-    "backbone": "resnet8-w16",
-}
-WITHOUT_BACKBONE = {key: value for key, value in QUICK.items() if key != "backbone"}
+QUICK = {**WITHOUT_BACKBONE, "backbone": "resnet8-w16"}
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[str]:

@@ -14,18 +14,7 @@ from torchvision.transforms import v2
 import nearfar as nf
 from nearfar.config.objects import as_section, describe_object, split_objects
 from nearfar.run import checkpoints
-
-QUICK: dict[str, Any] = {
-    "epochs": 1,
-    "batch_size": 16,
-    "workers": 0,
-    "precision": "fp32",
-    "probe_every": 0,
-    "held_out": 0,
-    "quiet": True,
-}
-IMAGES = np.random.default_rng(0).integers(0, 256, (48, 12, 12, 3), dtype=np.uint8)
-LABELS = np.arange(48) % 3
+from tests.helpers import IMAGES, LABELS, QUICK
 
 
 class Tiny(nn.Module):
