@@ -387,11 +387,8 @@ def test_mistakes_are_one_sentence(run: SmallRun) -> None:
 @pytest.mark.parametrize(
     ("protocols", "words"),
     [
-        (
-            ["knm"],
-            r"protocols was 'knm' \(did you mean knn\?\); expected knn, nn, nearest, linear, linear-sgd, mlp",
-        ),
-        (["knn", "svm"], r"protocols was 'svm'; expected knn, nn, nearest, linear, linear-sgd, mlp"),
+        (["knm"], r"protocols was 'knm' \(did you mean knn\?\)"),
+        (["knn", "svm"], r"protocols was 'svm' .*; expected knn, nn, nearest, linear, linear-sgd, mlp"),
         ([], "protocols was empty"),
     ],
 )
