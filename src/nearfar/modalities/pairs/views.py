@@ -33,7 +33,7 @@ class BothSides(AbstractViewSettings):
         if encoders != "per-view":
             return f"encoders was {encoders} with views=both; two columns need encoders=per-view"
         if negatives not in ("in-batch", "none"):
-            return f"negatives was {negatives} with views=both, which needs negatives=in-batch"
+            return f"negatives was {negatives} with views=both; use in-batch"
         return None
 
     def training(self, description: PairsDescription, device: torch.device) -> "PairViews":
