@@ -16,26 +16,75 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import nearfar as nf
 from nearfar.core import kernels, scores
 from nearfar.core.kernels import LogSumExp, SummedLogSumExp, SymmetricLogSumExp, TwoWayLogSumExp
+from nearfar.core.schedules import START
 from nearfar.errors import UserError
 from nearfar.losses import (
     ClipLoss,
+    DCLLoss,
+    DCLWLoss,
     LabelledNTXentLoss,
+    LeJEPALoss,
     MultipleNegativesRankingLoss,
     NPairsLoss,
     NTXentLoss,
     SigLipLoss,
     SupConLoss,
     TripletMarginLoss,
+    VICRegLoss,
 )
+
+DIM = 4  # width of embeddings
+DIRECTIONS = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
+
+
+def with_memory(**options: Any) -> NTXentLoss:
+    """A loss whose memory holds keys already."""
+    loss = NTXentLoss(0.3, 16, **options)
+    assert loss.memory_bank is not None
+    keys = torch.linspace(-1, 1, 12 * DIM).sin().view(12, DIM)
+    loss.memory_bank.advance({0: keys}, torch.full((12,), -1), START)
+    return loss
+
+
+class OfStackedViews:
+    """Two global views and a local one, made of two sets of embeddings."""
+
+    def __init__(self, loss: LeJEPALoss) -> None:
+        self.loss = loss.eval()  # the same directions at each call
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.loss(local_proj=(a + b)[None], global_proj=torch.stack([a, b]))
+
+
+class Mined:
+    """A loss of the pairs within the rows of one rank, which is what each rank mines."""
+
+    def __init__(self, loss: Any) -> None:
+        self.loss = loss
+
+    def __call__(self, rows: Tensor, labels: Tensor) -> Tensor:
+        same = labels == labels[:, None]
+        rank = torch.arange(len(labels)) // SIZES[0]
+        near = rank == rank[:, None]
+        positive = same & near & ~torch.eye(len(labels), dtype=torch.bool)
+        pairs = *positive.nonzero(as_tuple=True), *(near & ~same).nonzero(as_tuple=True)
+        return self.loss(rows, labels, pairs)
+
 
 PAIRED: dict[str, Callable[..., Callable[[Tensor, Tensor], Tensor]]] = {
     "ntxent": lambda **o: NTXentLoss(0.3, **o),
     "clip": lambda **o: lambda a, k: ClipLoss(**o)(a, k, 4.0),
     "siglip": lambda **o: lambda a, k: SigLipLoss(**o)(a, k, 4.0, -1.0),
-    "mnr": lambda **o: MultipleNegativesRankingLoss(6.0, **o),
-    "mnr all": lambda **o: MultipleNegativesRankingLoss(
-        6.0, directions=("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc"), **o
+    "mnr": lambda **o: MultipleNegativesRankingLoss(scale=6.0, **o),
+    "mnr all": lambda **o: MultipleNegativesRankingLoss(scale=6.0, directions=DIRECTIONS, **o),
+    "mnr hardened": lambda **o: MultipleNegativesRankingLoss(
+        scale=6.0, hardness_mode="in_batch_negatives", hardness_strength=2.0, **o
     ),
+    "mnr similarity": lambda **o: MultipleNegativesRankingLoss(
+        similarity_fct=lambda a, b: 1 - torch.cdist(a, b), scale=2.0, directions=DIRECTIONS, **o
+    ),
+    "dcl": lambda **o: DCLLoss(0.3, **o),
+    "dclw": lambda **o: DCLWLoss(0.3, **o),
 }
 LABELLED: dict[str, Callable[..., Callable[[Tensor, Tensor], Tensor]]] = {
     "supcon": lambda **o: SupConLoss(0.3, **o),
@@ -43,6 +92,22 @@ LABELLED: dict[str, Callable[..., Callable[[Tensor, Tensor], Tensor]]] = {
     "labelled ntxent": lambda **o: LabelledNTXentLoss(0.3, **o),
     "npairs": lambda **o: NPairsLoss(normalize=False, **o),
     "triplet": lambda **o: TripletMarginLoss(0.3, **o),
+}
+# these hold a matrix: of all scores where an option asks for single values, of dimensions, or of directions
+WHOLE: dict[str, Callable[..., Callable[[Tensor, Tensor], Tensor]]] = {
+    "ntxent memory": with_memory,
+    "vicreg": lambda **o: VICRegLoss(**o),
+    "lejepa": lambda **o: OfStackedViews(LeJEPALoss(sigreg_num_vectors=8, **o)),
+}
+LABELLED_WHOLE: dict[str, Callable[..., Callable[[Tensor, Tensor], Tensor]]] = {
+    "supcon distance": lambda **o: SupConLoss(0.3, distance=nf.Distance(), **o),
+    "labelled ntxent mined": lambda **o: Mined(LabelledNTXentLoss(0.3, **o)),
+    "npairs mined": lambda **o: Mined(NPairsLoss(**o)),
+    "triplet mined": lambda **o: Mined(TripletMarginLoss(0.3, **o)),
+    "triplet smooth": lambda **o: TripletMarginLoss(0.3, swap=True, smooth_loss=True, **o),
+    "supcon regularised": lambda **o: SupConLoss(
+        0.3, embedding_regularizer=lambda z: z.square().mean(), embedding_reg_weight=0.7, **o
+    ),
 }
 
 
@@ -134,12 +199,13 @@ def test_half_precision_is_scored_in_float32(name: str) -> None:
     torch.testing.assert_close(got, loss(a.float(), k.float()))
 
 
+EVERY = {**PAIRED, **WHOLE, **LABELLED, **LABELLED_WHOLE}
 SIZES = (5, 3)  # ranks with different numbers of rows, as at the end of an epoch
 
 
 def rows_of(start: int, end: int) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(2, sum(SIZES), 4, dtype=torch.float64, generator=generator)
+    x, y = torch.randn(2, sum(SIZES), 3, dtype=torch.float64, generator=generator)
     return x[start:end], y[start:end], torch.tensor([0, 1, 0, 2, 1, 0, 1, 2])[start:end]
 
 
@@ -147,9 +213,9 @@ def through_weights(
     loss: Callable[..., Tensor], name: str, rows: tuple[Tensor, Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Value, and gradient of one linear layer that both embeddings went through."""
-    weights = torch.linspace(-1, 1, 12, dtype=torch.float64).view(4, 3).requires_grad_()
+    weights = torch.linspace(-1, 1, 3 * DIM, dtype=torch.float64).view(3, DIM).requires_grad_()
     x, y, labels = rows
-    value = loss(x @ weights, labels if name in LABELLED else y @ weights)
+    value = loss(x @ weights, labels if name in (*LABELLED, *LABELLED_WHOLE) else y @ weights)
     return value.detach(), torch.autograd.grad(value, weights)[0]
 
 
@@ -158,7 +224,7 @@ def one_rank(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=len(SIZES))
     start = sum(SIZES[:rank])
     result = {}
-    for name, make in {**PAIRED, **LABELLED}.items():
+    for name, make in EVERY.items():
         shares = through_weights(make(gather_distributed=True), name, rows_of(start, start + SIZES[rank]))
         for share in shares:  # what DDP does to gradients
             dist.all_reduce(share)
@@ -170,10 +236,11 @@ def one_rank(rank: int, folder: str) -> None:
 
 
 def test_two_ranks_equal_one(tmp_path: Path) -> None:
-    """The average over ranks of value and gradient is that of one process with all rows."""
+    """The average over ranks of value and gradient is that of one process with all rows. Pairs of a miner are
+    those of each rank's own rows."""
     mp.start_processes(one_rank, (str(tmp_path),), nprocs=len(SIZES), start_method="forkserver")
     result = torch.load(tmp_path / "found.pt", weights_only=True)
-    for name, make in {**PAIRED, **LABELLED}.items():
+    for name, make in EVERY.items():
         expected = through_weights(make(), name, rows_of(0, sum(SIZES)))
         for got, expected_values in zip(result[name], expected, strict=True):
             assert torch.allclose(got, expected_values, rtol=1e-12, atol=1e-12), name
@@ -193,7 +260,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "form": (lambda: SupConLoss(form="mean"), "form was 'mean'"),
     "half a reference": (lambda: TripletMarginLoss()(SEVEN, torch.arange(7), ref_emb=SEVEN), "give both"),
     "npairs reference": (
-        lambda: NPairsLoss()(SEVEN, torch.arange(7), ref_emb=SEVEN, ref_labels=torch.arange(7)),
+        lambda: NPairsLoss()(SEVEN, torch.arange(7), ref_emb=SEVEN + 1, ref_labels=torch.arange(7)),
         "leave out ref_emb",
     ),
     "direction": (
@@ -207,7 +274,40 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         ),
         "doc_to_doc",
     ),
-    "ranks": (lambda: NTXentLoss(gather_distributed=True)(SEVEN, SEVEN), "without a process group"),
+    "scale": (lambda: MultipleNegativesRankingLoss(20.0), "scale by name"),  # type: ignore[arg-type]
+    "hardness": (lambda: MultipleNegativesRankingLoss(hardness_mode="most"), "hardness_mode was 'most'"),
+    "strength": (lambda: MultipleNegativesRankingLoss(hardness_strength=-1.0), "hardness_strength was -1.0"),
+    "mini-batch": (lambda: MultipleNegativesRankingLoss(mini_batch_size=4), "needs a model"),
+    "one column": (lambda: MultipleNegativesRankingLoss()(SEVEN), "got 1 column"),
+    "world size": (
+        lambda: ClipLoss(world_size=2)(SEVEN, SEVEN, 1.0),
+        "in the process group they are 0 and 1",
+    ),
+    "horovod": (lambda: ClipLoss(use_horovod=True), "use_horovod was True"),
+    "exchange": (lambda: SigLipLoss(dist_impl="ring"), "dist_impl was 'ring'"),
+    "memory": (lambda: NTXentLoss(memory_bank_size=-1), "memory_bank_size was -1"),
+    "memory shape": (lambda: NTXentLoss(memory_bank_size=(1, 2, 3)), "expected a number of keys"),
+    "dcl alone": (lambda: DCLLoss()(SEVEN[:1], SEVEN[:1]), "needs a second instance"),
+    "vicreg alone": (lambda: VICRegLoss()(SEVEN[:1], SEVEN[:1]), "needs at least 2"),
+    "vicreg shapes": (lambda: VICRegLoss()(SEVEN, SEVEN[:5]), "expected one shape"),
+    "lambda": (lambda: LeJEPALoss(lambda_param=2.0), "lambda_param was 2.0"),
+    "views": (lambda: LeJEPALoss()(local_proj=SEVEN, global_proj=SEVEN), "local_proj was torch.float32"),
+    "distance": (lambda: SupConLoss(distance=torch.cdist), "expected a distance of pytorch-metric-learning"),
+    "reducer": (lambda: SupConLoss(reducer="mean"), "reducer was str"),  # type: ignore[arg-type]
+    "triplets": (lambda: TripletMarginLoss(triplets_per_anchor="10"), "a miner that draws triplets"),
+    "indices": (lambda: TripletMarginLoss()(SEVEN, torch.arange(7), (SEVEN,)), "indices_tuple was tuple"),
+    "mask as indices": (lambda: SupConLoss()(SEVEN, torch.arange(7), torch.eye(7)), "as mask="),
+    "row": (
+        lambda: TripletMarginLoss()(SEVEN, torch.arange(7), [torch.tensor([7])] * 3),
+        "indices_tuple has row 7 of 7",
+    ),
+    "mask alone": (lambda: SupConLoss()(SEVEN, mask=torch.eye(7)), "mask was given; that needs"),
+    "mask shape": (lambda: SupConLoss()(SEVEN[:, None], mask=torch.eye(6)), "expected (7, 7)"),
+    "mask and labels": (
+        lambda: SupConLoss()(SEVEN[:, None], torch.arange(7), mask=torch.eye(7)),
+        "labels and mask were both given",
+    ),
+    "mode": (lambda: SupConLoss(contrast_mode="some"), "contrast_mode was 'some'"),
 }
 
 
@@ -323,7 +423,7 @@ def test_a_sum_of_log_sums_in_one_pass_has_the_right_derivatives(tile: int) -> N
 
 
 @pytest.mark.parametrize("tiled", [False, True])
-@pytest.mark.parametrize("name", [*PAIRED, *LABELLED])
+@pytest.mark.parametrize("name", EVERY)
 def test_torch_func_transforms_equal_autograd(
     name: str, tiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,16 +432,19 @@ def test_torch_func_transforms_equal_autograd(
         monkeypatch.setattr("nearfar.losses.pairs.MAX_SCORES_CPU", 1)
     torch.manual_seed(0)
     rows, rest = torch.randn(2, 40, 4, dtype=torch.float64)
-    loss = PAIRED[name]() if name in PAIRED else LABELLED[name]()
-    second = rest if name in PAIRED else torch.arange(40) // 4
+    loss = EVERY[name]()
+    second = rest if name in (*PAIRED, *WHOLE) else torch.arange(40) // 4
 
     def value(z: Tensor) -> Tensor:
         return loss(z, second)
 
     leaf = rows.clone().requires_grad_()
-    (expected,) = torch.autograd.grad(value(leaf), leaf)
+    # a call of its own, as it stores keys in a memory; transforms store none
+    (expected,) = torch.autograd.grad(EVERY[name]()(leaf, second), leaf)
     torch.testing.assert_close(torch.func.grad(value)(rows), expected)
     torch.testing.assert_close(torch.func.jacrev(value)(rows), expected)
-    of_two = torch.func.vmap(torch.func.grad(value))(torch.stack([rows, rows.flip(0)]))
+    # the directions of LeJEPA are random numbers, though always the same ones
+    of_each = torch.func.vmap(torch.func.grad(value), randomness="same")
+    of_two = of_each(torch.stack([rows, rows.flip(0)]))
     torch.testing.assert_close(of_two[0], expected)
     torch.testing.assert_close(of_two[1], torch.func.grad(value)(rows.flip(0)))

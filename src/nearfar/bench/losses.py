@@ -67,7 +67,7 @@ def our_cached_step(batch: int, chunk: int | None = CHUNK) -> Step:
     encoders, encoding = as_encoders(network), Encoding(chunk=chunk)
     batch_of_views, loss = (
         Batch(tuple(pictures), torch.arange(batch)),
-        losses.MultipleNegativesRankingLoss(SCALE),
+        losses.MultipleNegativesRankingLoss(scale=SCALE),
     )
 
     def step() -> None:

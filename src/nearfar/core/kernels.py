@@ -66,10 +66,15 @@ class Kernel(ABC):
         return _Value.apply(self, *inputs)
 
 
+def inside_transform() -> bool:
+    """Whether a transform of `torch.func` (grad, vmap, ...) is being computed."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def checkpoint_tile(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """`function(*tensors)`, computed again in the backward pass instead of stored. Inside transforms of
     `torch.func`, which do not take the hooks of activation checkpointing, it is stored."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if inside_transform():
         return function(*tensors)
     return checkpoint(function, *tensors, use_reentrant=False, preserve_rng_state=False)
 

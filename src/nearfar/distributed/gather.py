@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from nearfar.core.strategy import Rows
-from nearfar.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -73,14 +72,10 @@ def rank_rows(
 
 
 def gather_layout(count: int, device: torch.device, gather: bool) -> Rows:
-    """The layout for a loss with the argument `gather_distributed`."""
-    if not gather:
+    """The layout for a loss with the argument `gather_distributed`: without a process group, that of one
+    process."""
+    if not (gather and dist.is_available() and dist.is_initialized()):
         return Rows((count,))
-    if not (dist.is_available() and dist.is_initialized()):
-        raise UserError(
-            "gather_distributed was True without a process group; call torch.distributed.init_process_group "
-            "first, or leave it False for one process"
-        )
     return rank_rows(count, device)
 
 

@@ -2,23 +2,39 @@
 
     loss(embeddings, labels)                                            a batch with itself, no row with itself
     loss(embeddings, labels, ref_emb=others, ref_labels=their_labels)   anchors of one set, keys of another
+    loss(embeddings, labels, indices_tuple)                             pairs or triplets of a miner
 
 An anchor may have many positives, none, or no negative; each loss documents what it does then.
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from nearfar.core.kernels import inner
+from nearfar.core.strategy import Rows as Layout
 from nearfar.distributed.gather import gather_layout
 from nearfar.errors import UserError
+from nearfar.losses.mined import (
+    Pairs,
+    Reducer,
+    Terms,
+    check_distance,
+    distance_scores,
+    grouped_logsumexp,
+    pairs_of_masks,
+    read_pairs,
+)
 from nearfar.losses.scoring import (
     by_tiles,
     check_embeddings,
+    check_gather,
     described,
     negatives,
     positive_number,
@@ -26,36 +42,61 @@ from nearfar.losses.scoring import (
     unit,
 )
 
+Regularizer = Callable[[Float[Tensor, "n dim"]], Float[Tensor, ""]]
 NO_KEY = -1  # the number of an anchor that is not among the keys
 
 
 @dataclass(frozen=True)
 class LabelledBatch:
-    """Anchors and keys with their labels, counted from 0, and which key each anchor is itself."""
+    """Anchors and keys with their labels as numbers of `classes`, and which key each anchor is itself.
+    `mask`: weights of positives that replace the labels."""
 
     anchors: Float[Tensor, "anchor dim"]
     labels: Int[Tensor, "anchor"]
     itself: Int[Tensor, "anchor"]
     keys: Float[Tensor, "key dim"]
     key_labels: Int[Tensor, "key"]
-    classes: int
+    classes: Int[Tensor, "class"]
+    mask: Float[Tensor, "anchor key"] | None = None
 
     def partners(self) -> Float[Tensor, "anchor"]:
         """How many positives each anchor has."""
-        same = torch.bincount(self.key_labels, minlength=self.classes)[self.labels]
+        if self.mask is not None:
+            return self.mask.sum(dim=1)
+        same = torch.bincount(self.key_labels, minlength=len(self.classes))[self.labels]
         return (same - (self.itself != NO_KEY).long()).to(self.anchors.dtype)
 
     def mean_partner(self) -> Float[Tensor, "anchor dim"]:
         """The mean of each anchor's positives, zero without any. Its inner product with the anchor is the
         mean of theirs, so that no pair need be scored to have it."""
-        total = self.keys.new_zeros(self.classes, self.keys.shape[1]).index_add(0, self.key_labels, self.keys)
+        if self.mask is not None:
+            return (
+                self.mask @ self.keys / self.partners().clamp_min(torch.finfo(self.mask.dtype).tiny)[:, None]
+            )
+        total = self.keys.new_zeros(len(self.classes), self.keys.shape[1])
+        total = total.index_add(0, self.key_labels, self.keys)
         anchor_keys = torch.where((self.itself != NO_KEY)[:, None], self.keys[self.itself], 0.0)
         return (total[self.labels] - anchor_keys) / self.partners().clamp_min(1.0)[:, None]
 
     def with_partners(self) -> "LabelledBatch":
         """The same without the anchors that have no positive."""
-        some = self.partners() > 0
-        return replace(self, anchors=self.anchors[some], labels=self.labels[some], itself=self.itself[some])
+        return self.at(self.partners() > 0)
+
+    def at(self, anchors: Tensor | slice) -> "LabelledBatch":
+        """The same with these anchors."""
+        mask = None if self.mask is None else self.mask[anchors]
+        return replace(
+            self,
+            anchors=self.anchors[anchors],
+            labels=self.labels[anchors],
+            itself=self.itself[anchors],
+            mask=mask,
+        )
+
+    def all_pairs(self) -> Pairs:
+        return pairs_of_masks(
+            self.positives(self.labels, self.itself), self.key_labels != self.labels[:, None]
+        )
 
     def positives(self, labels: Tensor, itself: Tensor) -> Bool[Tensor, "anchor key"]:
         """Which keys are positives of these anchors."""
@@ -64,42 +105,84 @@ class LabelledBatch:
 
 
 class LabelLoss(nn.Module):
-    """What they have in common: `forward` makes a `Labelled`, `loss` a number of it.
+    """What they have in common: a `LabelledBatch` is made, and `loss` makes a number of it.
+
+    With `distance`, `reducer` or `indices_tuple`, `terms` makes the values that are reduced. The value of
+    `embedding_regularizer(embeddings)`, times `embedding_reg_weight`, is added.
 
     Over ranks every one computes the loss of the whole batch; its gradient then needs no correction.
     """
 
     normalize = True
 
-    def __init__(self, gather_distributed: bool = False) -> None:
+    def __init__(
+        self,
+        gather_distributed: bool,
+        distance: Any = None,
+        reducer: Reducer | None = None,
+        embedding_regularizer: Regularizer | None = None,
+        embedding_reg_weight: float = 1.0,
+    ) -> None:
         super().__init__()
-        self.gather_distributed = gather_distributed
+        self.gather_distributed = check_gather(gather_distributed)
+        self.distance, self.reducer = distance, reducer
+        self.embedding_regularizer, self.embedding_reg_weight = embedding_regularizer, embedding_reg_weight
+        check_distance(distance)
+        if reducer is not None and not callable(reducer):
+            raise UserError(f"reducer was {described(reducer)}; expected a function such as torch.mean")
 
     def forward(
         self,
         embeddings: Float[Tensor, "n dim"],
-        labels: Int[Tensor, "n"],
-        *,
+        labels: Int[Tensor, "n"] | None = None,
+        indices_tuple: Any = None,
         ref_emb: Float[Tensor, "m dim"] | None = None,
         ref_labels: Int[Tensor, "m"] | None = None,
     ) -> Float[Tensor, ""]:
+        if labels is None and indices_tuple is None:
+            raise UserError("labels were left out; expected labels, or the pairs of a miner as indices_tuple")
+        has_pairs = indices_tuple is not None
+        if (ref_emb is None) != (ref_labels is None) and not (has_pairs and ref_labels is None):
+            raise UserError("ref_emb and ref_labels belong together; give both or neither")
+        if ref_emb is embeddings:  # a set with itself
+            ref_emb = ref_labels = None
         with torch.autocast(embeddings.device.type, enabled=False):
-            value = self.loss(self._labelled_batch(embeddings, labels, ref_emb, ref_labels))
-            # a batch without a single term has the loss 0, with a gradient
-            return value if value.requires_grad else value + 0.0 * embeddings.sum()
+            batch, layouts = self._batch(embeddings, labels, ref_emb, ref_labels)
+            pairs = None
+            if has_pairs:
+                pairs = read_pairs(
+                    indices_tuple, layouts[0], layouts[-1], embeddings.device, self.gather_distributed
+                )
+            return self._value(batch, embeddings, pairs)
 
     @abstractmethod
     def loss(self, batch: LabelledBatch) -> Float[Tensor, ""]: ...
 
-    def _labelled_batch(
-        self, rows: Tensor, labels: Tensor, ref_emb: Tensor | None, ref_labels: Tensor | None
-    ) -> LabelledBatch:
-        if (ref_emb is None) != (ref_labels is None):
-            raise UserError("ref_emb and ref_labels belong together; give both or neither")
+    @abstractmethod
+    def terms(self, batch: LabelledBatch, pairs: Pairs) -> Terms: ...
+
+    def scores(self, anchors: Tensor, keys: Tensor) -> Float[Tensor, "anchor key"]:
+        if self.distance is not None:
+            return distance_scores(self.distance, anchors, keys)
+        return self.default_scores(anchors, keys)
+
+    def default_scores(self, anchors: Tensor, keys: Tensor) -> Float[Tensor, "anchor key"]:
+        return inner(anchors, keys)
+
+    def needs_terms(self) -> bool:
+        """Whether the options ask for other values than `loss` computes."""
+        return self.distance is not None or self.reducer is not None
+
+    def _batch(
+        self, rows: Tensor, labels: Tensor | None, ref_emb: Tensor | None, ref_labels: Tensor | None
+    ) -> tuple[LabelledBatch, list[Layout]]:
+        """Embeddings and labels of all ranks, and how they are laid out. Without labels all are 0."""
         tensors = {"embeddings": rows} | ({} if ref_emb is None else {"ref_emb": ref_emb})
-        ready = [unit(tensor) if self.normalize else tensor for tensor in check_embeddings(**tensors)]
+        ready = check_embeddings(**tensors)
+        if self.normalize and self.distance is None:
+            ready = [unit(tensor) for tensor in ready]
         counts = [_check_labels("labels", labels, rows)]
-        if ref_emb is not None and ref_labels is not None:
+        if ref_emb is not None:
             counts.append(_check_labels("ref_labels", ref_labels, ref_emb))
         layouts = [gather_layout(len(tensor), tensor.device, self.gather_distributed) for tensor in ready]
         ready = [layout.all_gather(tensor) for layout, tensor in zip(layouts, ready, strict=True)]
@@ -108,10 +191,26 @@ class LabelLoss(nn.Module):
         codes = numbered.split([len(tensor) for tensor in counts])
         place = torch.arange(len(ready[0]), device=rows.device)
         itself = place if len(ready) == 1 else torch.full_like(place, NO_KEY)
-        return LabelledBatch(ready[0], codes[0], itself, ready[-1], codes[-1], len(classes))
+        return LabelledBatch(ready[0], codes[0], itself, ready[-1], codes[-1], classes), layouts
+
+    def _value(self, batch: LabelledBatch, embeddings: Tensor, pairs: Pairs | None) -> Tensor:
+        if pairs is None and not self.needs_terms():
+            value = self.loss(batch)
+        else:
+            terms = self.terms(batch, batch.all_pairs() if pairs is None else pairs)
+            value = terms.reduced(self.reducer, batch.anchors, batch.classes[batch.labels])
+        if self.embedding_regularizer is not None:
+            layout = gather_layout(len(embeddings), embeddings.device, self.gather_distributed)
+            gathered = layout.all_gather(*check_embeddings(embeddings=embeddings))
+            value = value + self.embedding_reg_weight * self.embedding_regularizer(gathered)
+        # a batch without a single term has the loss 0, with a gradient
+        is_constant = isinstance(value, Tensor) and not value.requires_grad
+        return value + 0.0 * embeddings.sum() if is_constant else value
 
 
-def _check_labels(name: str, labels: Tensor, rows: Tensor) -> Int[Tensor, "n"]:
+def _check_labels(name: str, labels: Tensor | None, rows: Tensor) -> Int[Tensor, "n"]:
+    if labels is None:
+        return torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
     is_integer = isinstance(labels, Tensor) and not (labels.is_floating_point() or labels.is_complex())
     if not is_integer or labels.shape != rows.shape[:1]:
         raise UserError(
@@ -130,34 +229,107 @@ class SupConLoss(LabelLoss):
     authors' `loss(features, labels)` with features of shape (n, views, dim), where without labels every
     instance is a class of its own. Of a batch in which all labels are alike the two make different things,
     pytorch-metric-learning 0: this is the authors'.
+
+    The authors' further options: `base_temperature` multiplies the loss by temperature / base_temperature;
+    with `contrast_mode="one"` only the first view of each instance is an anchor; in `loss(features,
+    mask=mask)` instance j is a positive of i with weight mask[i, j].
     """
 
     def __init__(
-        self, temperature: float = 0.1, *, form: str = "out", gather_distributed: bool = False
+        self,
+        temperature: float = 0.1,
+        contrast_mode: str = "all",
+        base_temperature: float | None = None,
+        *,
+        form: str = "out",
+        distance: Any = None,
+        reducer: Reducer | None = None,
+        embedding_regularizer: Regularizer | None = None,
+        embedding_reg_weight: float = 1.0,
+        gather_distributed: bool = False,
     ) -> None:
-        super().__init__(gather_distributed)
+        super().__init__(gather_distributed, distance, reducer, embedding_regularizer, embedding_reg_weight)
         self.temperature, self.form = positive_number("temperature", temperature), form
+        base = self.temperature if base_temperature is None else base_temperature
+        self.base_temperature = positive_number("base_temperature", base)
+        self.contrast_mode = contrast_mode
         if form not in ("out", "in"):
             raise UserError(f"form was {form!r}; expected out or in")
+        if contrast_mode not in ("all", "one"):
+            raise UserError(f"contrast_mode was {contrast_mode!r}; expected all or one")
 
     def forward(
         self,
-        embeddings: Float[Tensor, "n dim"] | Float[Tensor, "n view dim"],
+        embeddings: Float[Tensor, "n dim"] | Float[Tensor, "n view *dim"],
         labels: Int[Tensor, "n"] | None = None,
-        *,
+        indices_tuple: Any = None,
         ref_emb: Float[Tensor, "m dim"] | None = None,
         ref_labels: Int[Tensor, "m"] | None = None,
+        *,
+        mask: Float[Tensor, "n n"] | None = None,
     ) -> Float[Tensor, ""]:
+        if embeddings.ndim >= 3:
+            if not all(option is None for option in (indices_tuple, ref_emb, ref_labels)):
+                raise UserError(
+                    "embeddings of shape (n, views, dim) take no indices_tuple, ref_emb, ref_labels"
+                )
+            return self._of_views(embeddings, labels, mask)
+        if mask is not None or self.contrast_mode == "one":
+            option = "contrast_mode was 'one'; that" if mask is None else "mask was given; that"
+            raise UserError(f"{option} needs embeddings of shape (n, views, dim)")
+        if labels is None and indices_tuple is None:
+            raise UserError("labels were left out; that needs embeddings of shape (n, views, dim)")
+        return super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels)
+
+    def _of_views(self, features: Tensor, labels: Tensor | None, mask: Tensor | None) -> Tensor:
+        count, views = features.shape[:2]
+        rows = features.flatten(2).flatten(0, 1)
         if labels is None:
-            if embeddings.ndim != 3:
-                raise UserError("labels were left out; that needs embeddings of shape (n, views, dim)")
-            labels = gather_layout(len(embeddings), embeddings.device, self.gather_distributed).numbers(
-                embeddings.device
+            layout = gather_layout(count, features.device, self.gather_distributed)
+            labels = layout.numbers(features.device)
+        elif mask is not None:
+            raise UserError("labels and mask were both given; expected one of them")
+        labels = _check_labels("labels", labels, features).repeat_interleave(views)
+        with torch.autocast(features.device.type, enabled=False):
+            batch, _ = self._batch(rows, labels, None, None)
+            if mask is not None:
+                batch = replace(batch, mask=self._positive_weights(mask, features, batch))
+            if self.contrast_mode == "one":
+                batch = batch.at(slice(None, None, views))
+            return self._value(batch, rows, None)
+
+    def _positive_weights(
+        self, mask: Tensor, features: Tensor, batch: LabelledBatch
+    ) -> Float[Tensor, "row row"]:
+        """The mask of instances as one of rows, no row with itself."""
+        count, views = features.shape[:2]
+        if mask.shape != (count, count):
+            raise UserError(
+                f"mask was {described(mask)}; expected ({count}, {count}), instances by instances"
             )
-        if embeddings.ndim == 3:
-            labels = _check_labels("labels", labels, embeddings).repeat_interleave(embeddings.shape[1])
-            embeddings = embeddings.flatten(0, 1)
-        return super().forward(embeddings, labels, ref_emb=ref_emb, ref_labels=ref_labels)
+        if self.gather_distributed or self.needs_terms() or self.form == "in":
+            raise UserError("mask cannot be combined with gather_distributed, distance, reducer or form='in'")
+        weights = mask.to(batch.keys).repeat_interleave(views, dim=0).repeat_interleave(views, dim=1)
+        return weights.masked_fill(torch.eye(len(weights), dtype=torch.bool, device=mask.device), 0.0)
+
+    def terms(self, batch: LabelledBatch, pairs: Pairs) -> Terms:
+        scores = self.scores(batch.anchors, batch.keys) / self.temperature
+        positive, negative = torch.zeros(2, *scores.shape, dtype=torch.bool, device=scores.device)
+        positive[pairs.anchors, pairs.positives] = True
+        negative[pairs.negative_anchors, pairs.negatives] = True
+        some = positive.any(dim=1)
+        places = some.nonzero()[:, 0]
+        scores, positive, negative = scores[places], positive[places], negative[places]
+        log_total = scores.masked_fill(~(positive | negative), -torch.inf).logsumexp(dim=1)
+        count = positive.sum(dim=1)
+        if self.form == "out":
+            partners = torch.where(positive, scores, 0.0).sum(dim=1) / count
+        else:
+            partners = scores.masked_fill(~positive, -torch.inf).logsumexp(dim=1) - count.log()
+        factor = self.temperature / self.base_temperature
+        values = scores.new_zeros(len(some)).index_put((places,), factor * (log_total - partners))
+        rows = torch.arange(len(some), device=scores.device)
+        return Terms(values if len(places) else values[:0], some[: len(values)], rows, "element")
 
     def loss(self, batch: LabelledBatch) -> Float[Tensor, ""]:
         batch = batch.with_partners()
@@ -166,14 +338,15 @@ class SupConLoss(LabelLoss):
         anchors = batch.anchors / self.temperature
         place = torch.arange(len(batch.keys), device=anchors.device)
         log_total = negatives(anchors, batch.keys, batch.itself, place).logsumexp()
+        factor = self.temperature / self.base_temperature
         if self.form == "out":
-            return (log_total - (anchors * batch.mean_partner()).sum(dim=1)).mean()
+            return factor * (log_total - (anchors * batch.mean_partner()).sum(dim=1)).mean()
 
         def log_sum(keys: Tensor, block: Tensor, labels: Tensor, itself: Tensor) -> Tensor:
             return (block @ keys.T).masked_fill(~batch.positives(labels, itself), -torch.inf).logsumexp(dim=1)
 
         partners = by_tiles(log_sum, batch.keys, anchors, batch.labels, batch.itself)
-        return (log_total + batch.partners().log() - partners).mean()
+        return factor * (log_total + batch.partners().log() - partners).mean()
 
 
 class LabelledNTXentLoss(LabelLoss):
@@ -184,8 +357,17 @@ class LabelledNTXentLoss(LabelLoss):
     As `pytorch_metric_learning.losses.NTXentLoss`.
     """
 
-    def __init__(self, temperature: float = 0.07, *, gather_distributed: bool = False) -> None:
-        super().__init__(gather_distributed)
+    def __init__(
+        self,
+        temperature: float = 0.07,
+        *,
+        distance: Any = None,
+        reducer: Reducer | None = None,
+        embedding_regularizer: Regularizer | None = None,
+        embedding_reg_weight: float = 1.0,
+        gather_distributed: bool = False,
+    ) -> None:
+        super().__init__(gather_distributed, distance, reducer, embedding_regularizer, embedding_reg_weight)
         self.temperature = positive_number("temperature", temperature)
 
     def loss(self, batch: LabelledBatch) -> Float[Tensor, ""]:
@@ -205,6 +387,18 @@ class LabelledNTXentLoss(LabelLoss):
         sums = by_tiles(summed, batch.keys, anchors, negative_sums, batch.labels, batch.itself)
         return sums.sum() / batch.partners().sum()
 
+    def terms(self, batch: LabelledBatch, pairs: Pairs) -> Terms:
+        scores = self.scores(batch.anchors, batch.keys) / self.temperature
+        negative = scores[pairs.negative_anchors, pairs.negatives]
+        negative_sums = grouped_logsumexp(negative, pairs.negative_anchors, len(scores))[pairs.anchors]
+        score = scores[pairs.anchors, pairs.positives]
+        values = torch.logaddexp(score, negative_sums) - score
+        indices = pairs.anchors, pairs.positives
+        return Terms(values, torch.ones_like(values, dtype=torch.bool), indices, "pos_pair")
+
+
+LabelledNTXentLoss.__name__ = "NTXentLoss"  # wrappers such as CrossBatchMemory check the name of the class
+
 
 class NPairsLoss(LabelLoss):
     """One pair from each label, the first two rows that have it: -log( e^(u . p) / sum_q e^(u . q) ), q the
@@ -214,13 +408,21 @@ class NPairsLoss(LabelLoss):
     As `pytorch_metric_learning.losses.NPairsLoss`, which knows no ref_emb either.
     """
 
-    def __init__(self, *, normalize: bool = True, gather_distributed: bool = False) -> None:
-        super().__init__(gather_distributed)
+    def __init__(
+        self,
+        *,
+        normalize: bool = True,
+        distance: Any = None,
+        reducer: Reducer | None = None,
+        embedding_regularizer: Regularizer | None = None,
+        embedding_reg_weight: float = 1.0,
+        gather_distributed: bool = False,
+    ) -> None:
+        super().__init__(gather_distributed, distance, reducer, embedding_regularizer, embedding_reg_weight)
         self.normalize = normalize
 
     def loss(self, batch: LabelledBatch) -> Float[Tensor, ""]:
-        if len(batch.itself) and bool((batch.itself == NO_KEY).any()):
-            raise UserError("NPairsLoss takes its pairs from one set; leave out ref_emb and ref_labels")
+        self._check_one_set(batch)
         order = batch.labels.argsort(stable=True)
         sizes = torch.bincount(batch.labels)
         first = order[(sizes.cumsum(0) - sizes)[sizes > 1]]
@@ -230,6 +432,24 @@ class NPairsLoss(LabelLoss):
         anchors, keys = batch.anchors[first], batch.anchors[second]
         return (summed_logsumexp(anchors, keys) - (anchors * keys).sum()) / len(first)
 
+    def terms(self, batch: LabelledBatch, pairs: Pairs) -> Terms:
+        self._check_one_set(batch)
+        labels, order = batch.labels[pairs.anchors].sort(stable=True)
+        first = order[torch.ones_like(labels, dtype=torch.bool).index_fill_(0, _repeats(labels), False)]
+        anchors, positives = pairs.anchors[first], pairs.positives[first]
+        scores = self.scores(batch.anchors[anchors], batch.anchors[positives])
+        values = scores.logsumexp(dim=1) - scores.diagonal()
+        return Terms(values, torch.ones_like(values, dtype=torch.bool), anchors, "element")
+
+    def _check_one_set(self, batch: LabelledBatch) -> None:
+        if len(batch.itself) and bool((batch.itself == NO_KEY).any()):
+            raise UserError("NPairsLoss takes its pairs from one set; leave out ref_emb and ref_labels")
+
+
+def _repeats(ordered: Int[Tensor, "row"]) -> Int[Tensor, "place"]:
+    """The places of a sorted tensor whose value is that of the place before."""
+    return 1 + (ordered[1:] == ordered[:-1]).nonzero()[:, 0]
+
 
 class TripletMarginLoss(LabelLoss):
     """max(0, |u - p| - |u - v| + margin) of unit vectors, averaged over those triplets (anchor u, positive p,
@@ -237,12 +457,48 @@ class TripletMarginLoss(LabelLoss):
 
     As `pytorch_metric_learning.losses.TripletMarginLoss`. Its n^3 triplets are never listed: with an anchor's
     negatives in rising order of distance, those inside the margin of a positive are the first k, and their
-    sum is a difference of two numbers.
+    sum is a difference of two numbers. With options that need each triplet they are listed, as its peer does.
+
+    `swap` takes |p - v| where that is smaller than |u - v|; `smooth_loss` takes log(1 + e^x) for max(0, x).
     """
 
-    def __init__(self, margin: float = 0.05, *, gather_distributed: bool = False) -> None:
-        super().__init__(gather_distributed)
-        self.margin = positive_number("margin", margin)
+    def __init__(
+        self,
+        margin: float = 0.05,
+        swap: bool = False,
+        smooth_loss: bool = False,
+        triplets_per_anchor: str = "all",
+        *,
+        distance: Any = None,
+        reducer: Reducer | None = None,
+        embedding_regularizer: Regularizer | None = None,
+        embedding_reg_weight: float = 1.0,
+        gather_distributed: bool = False,
+    ) -> None:
+        super().__init__(gather_distributed, distance, reducer, embedding_regularizer, embedding_reg_weight)
+        self.margin, self.swap, self.smooth_loss = positive_number("margin", margin), swap, smooth_loss
+        if triplets_per_anchor != "all":
+            raise UserError(
+                f"triplets_per_anchor was {triplets_per_anchor!r}; expected 'all', and a miner that draws "
+                "triplets for fewer"
+            )
+
+    def needs_terms(self) -> bool:
+        return super().needs_terms() or self.swap or self.smooth_loss
+
+    def default_scores(self, anchors: Tensor, keys: Tensor) -> Float[Tensor, "anchor key"]:
+        return -torch.cdist(anchors, keys)
+
+    def terms(self, batch: LabelledBatch, pairs: Pairs) -> Terms:
+        anchors, positives, negatives = triplets = pairs.triplets()
+        scores = self.scores(batch.anchors, batch.keys)
+        negative = scores[anchors, negatives]
+        if self.swap:
+            of_keys = self.scores(batch.keys, batch.keys)
+            negative = torch.maximum(negative, of_keys[positives, negatives])
+        violation = negative - scores[anchors, positives] + self.margin
+        values = F.softplus(violation) if self.smooth_loss else F.relu(violation)
+        return Terms(values, values > 0, triplets, "triplet")
 
     def loss(self, batch: LabelledBatch) -> Float[Tensor, ""]:
         batch = batch.with_partners()

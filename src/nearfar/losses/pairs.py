@@ -1,62 +1,72 @@
 """Losses of two sets of embeddings, row i of one belonging to row i of the other."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.core.kernels import SoftplusSum, SymmetricLogSumExp, TwoWayLogSumExp
-from nearfar.core.scores import MAX_SCORES_CPU, UNKNOWN, tile_size
+from nearfar.core.kernels import SoftplusSum, SymmetricLogSumExp, TwoWayLogSumExp, inside_transform
+from nearfar.core.schedules import START
+from nearfar.core.scores import MAX_SCORES_CPU, UNKNOWN, Candidates, inner_product_negatives, tile_size
 from nearfar.core.strategy import Rows as Layout
 from nearfar.distributed.gather import gather_layout
 from nearfar.errors import UserError
-from nearfar.losses.scoring import check_paired, negatives, positive_number, summed_logsumexp, unit
+from nearfar.losses.scoring import (
+    Rows,
+    check_gather,
+    check_paired,
+    negatives,
+    positive_number,
+    summed_logsumexp,
+    unit,
+)
 from nearfar.parts.bounds.infonce import log_share
+from nearfar.parts.negatives.queue import Queue
 
-Rows = Float[Tensor, "n dim"]
 Scale = float | Tensor
+NO_STORED_KEY = -3  # an instance id that is neither UNKNOWN nor EMPTY: no stored key is an anchor's own
 SPREAD = 40.0  # scores are within this of 0: e^-80 is the smallest power, which float32 has
 
 
 class NTXentLoss(nn.Module):
     """-log( e^f(u, v+) / (e^f(u, v+) + sum_k e^f(u, v_k)) ), f = cosine / temperature, averaged over both
-    views of every instance; v_k are both views of all other instances (Chen et al. 2020, Eq. 1).
-
-    As `lightly.loss.NTXentLoss` without its memory bank, which is `nf.Queue` in a `nf.Method`. It is log m
+    views of every instance; v_k are both views of all other instances (Chen et al. 2020, Eq. 1). It is log m
     less `nf.InfoNCE`, m = 2n - 1.
+
+    With `memory_bank_size=4096`, or `(4096, 128)` where 128 is the width, anchors are the rows of z0 alone and
+    v_k are the last 4096 rows of z1 from earlier calls (He et al. 2020, Eq. 1). `memory_bank` is a `nf.Queue`
+    and part of the state_dict. A call stores z1 if z0 requires a gradient. The memory starts empty.
+
+    As `lightly.loss.NTXentLoss`.
     """
 
     def __init__(
-        self, temperature: float = 0.5, memory_bank_size: int = 0, gather_distributed: bool = False
+        self,
+        temperature: float = 0.5,
+        memory_bank_size: int | Sequence[int] = 0,
+        gather_distributed: bool = False,
     ) -> None:
         super().__init__()
-        if memory_bank_size:
-            raise UserError(
-                f"memory_bank_size was {memory_bank_size}; a loss here has no memory and expects 0: contrast "
-                "with a queue by nf.Method(nf.Momentum(network), nf.Cosine(temperature), nf.Queue(size), "
-                "nf.Everyone(), nf.InfoNCE())"
-            )
         self.temperature = positive_number("temperature", temperature)
-        self.gather_distributed = gather_distributed
+        self.memory_bank = _memory(memory_bank_size)
+        self.gather_distributed = check_gather(gather_distributed)
 
     def forward(self, z0: Rows, z1: Rows) -> Float[Tensor, ""]:
         with torch.autocast(z0.device.type, enabled=False):
+            is_training = z0.requires_grad and torch.is_grad_enabled()
             z0, z1 = map(unit, check_paired(z0=z0, z1=z1))
             rows = gather_layout(len(z0), z0.device, self.gather_distributed)
+            if self.memory_bank is not None:
+                return self._with_memory(self.memory_bank, z0, z1, rows, is_training)
             if len(rows.sizes) == 1 and self._symmetric(z0):
                 scaled = torch.cat([z0, z1]) * self.temperature**-0.5
                 positive = (z0 * z1).sum(dim=1).repeat(2) / self.temperature
                 return (SymmetricLogSumExp(1 / self.temperature)(scaled)[0] - positive).mean()
-            keys = torch.cat([rows.all_gather(z0), rows.all_gather(z1)])
-            anchors = torch.cat([z0, z1]) / self.temperature
-            anchor_ids = rows.numbers(z0.device).repeat(2)
-            negative = negatives(
-                anchors, keys, anchor_ids, torch.arange(rows.total, device=z0.device).repeat(2)
-            )
-            positive = (anchors * torch.cat([z1, z0])).sum(dim=1)
-            return -rows.mean(log_share(positive, negative.logsumexp())) / 2
+            positive, negative = _both_views(z0, z1, rows, self.temperature)
+            return -rows.mean(log_share(positive, negative)) / 2
 
     def _symmetric(self, rows: Tensor) -> bool:
         """Whether many rows of one process are contrasted on a CPU, at a temperature for which e^(2 /
@@ -64,13 +74,103 @@ class NTXentLoss(nn.Module):
         many = (2 * len(rows)) ** 2 > MAX_SCORES_CPU
         return many and rows.device.type == "cpu" and 1 / self.temperature <= SPREAD
 
+    def _with_memory(self, memory: Queue, z0: Rows, z1: Rows, rows: Layout, store: bool) -> Tensor:
+        ids = torch.full((len(z0),), NO_STORED_KEY, device=z0.device)
+        stored = memory.candidates({0: z1}, ids, 0)
+        # the places are overwritten before the backward pass reads them
+        stored = Candidates(stored.embedding.clone(), stored.index.clone())
+        anchors = z0 / self.temperature
+        negative = inner_product_negatives(anchors, ids, stored, all_tiled=True)
+        loss = -rows.mean(log_share((anchors * z1).sum(dim=1), negative.logsumexp()))
+        if store and not inside_transform():
+            keys = rows.all_gather(z1.detach())[-memory.size :]
+            memory.advance({0: keys}, torch.full((len(keys),), UNKNOWN, device=z0.device), START)
+        return loss
+
+
+def _memory(size: int | Sequence[int]) -> Queue | None:
+    numbers = (size,) if isinstance(size, int) else tuple(size)
+    if len(numbers) not in (1, 2) or not all(isinstance(n, int) and n >= 0 for n in numbers):
+        raise UserError(
+            f"memory_bank_size was {size!r}; expected a number of keys, (keys, width), or 0 for no memory"
+        )
+    return Queue(numbers[0], dim=numbers[1] if len(numbers) == 2 else None) if numbers[0] else None
+
+
+def _both_views(
+    z0: Rows, z1: Rows, rows: Layout, temperature: float
+) -> tuple[Float[Tensor, "anchor"], Float[Tensor, "anchor"]]:
+    """Of every row of z0, then of z1: the score of its positive, and the log-sum-exp of the scores of both
+    views of all other instances."""
+    keys = torch.cat([rows.all_gather(z0), rows.all_gather(z1)])
+    anchors = torch.cat([z0, z1]) / temperature
+    key_ids = torch.arange(rows.total, device=z0.device).repeat(2)
+    negative = negatives(anchors, keys, rows.numbers(z0.device).repeat(2), key_ids)
+    return (anchors * torch.cat([z1, z0])).sum(dim=1), negative.logsumexp()
+
+
+WeightFunction = Callable[[Rows, Rows], Float[Tensor, "n"]]
+
+
+class DCLLoss(nn.Module):
+    """log sum_k e^f(u, v_k) - w f(u, v+), f = cosine / temperature, averaged over both views of every
+    instance: the positive is not in the sum (Yeh et al. 2022, Eq. 6). v_k are both views of all other
+    instances. w is 1, or `weight_fn(anchors, positives)` of the unit vectors of the whole batch.
+
+    As `lightly.loss.DCLLoss`. With `gather_distributed`, weights are those of the rows of all ranks.
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        weight_fn: WeightFunction | None = None,
+        gather_distributed: bool = False,
+    ) -> None:
+        super().__init__()
+        self.temperature, self.weight_fn = positive_number("temperature", temperature), weight_fn
+        self.gather_distributed = check_gather(gather_distributed)
+
+    def forward(self, out0: Rows, out1: Rows) -> Float[Tensor, ""]:
+        with torch.autocast(out0.device.type, enabled=False):
+            z0, z1 = map(unit, check_paired(out0=out0, out1=out1))
+            rows = gather_layout(len(z0), z0.device, self.gather_distributed)
+            if rows.total < 2:
+                raise UserError("out0 has 1 row; DCLLoss needs a second instance as the negative")
+            positive, negative = _both_views(z0, z1, rows, self.temperature)
+            if self.weight_fn is not None:
+                views = rows.all_gather(z0), rows.all_gather(z1)
+                weights = [self.weight_fn(*pair)[rows.part] for pair in (views, views[::-1])]
+                positive = torch.cat(weights) * positive
+            return rows.mean(negative - positive) / 2
+
+
+def negative_mises_fisher_weights(out0: Rows, out1: Rows, sigma: float = 0.5) -> Float[Tensor, "n"]:
+    """2 - n softmax(u . v+ / sigma) over the n rows: pairs that agree already count less (Yeh et al. 2022,
+    sec. 3.2)."""
+    similarity = (out0.detach() * out1.detach()).sum(dim=1) / sigma
+    return 2 - len(out0) * similarity.softmax(dim=0)
+
+
+class DCLWLoss(DCLLoss):
+    """`DCLLoss` with `negative_mises_fisher_weights`. As `lightly.loss.DCLWLoss`."""
+
+    def __init__(
+        self, temperature: float = 0.1, sigma: float = 0.5, gather_distributed: bool = False
+    ) -> None:
+        weights = partial(negative_mises_fisher_weights, sigma=positive_number("sigma", sigma))
+        super().__init__(temperature, weights, gather_distributed)
+
 
 class FeaturesLoss(nn.Module):
-    """What losses with open_clip's signature have in common: `loss` makes a number of checked features."""
+    """What losses with open_clip's signature have in common: `loss` makes a number of checked features.
 
-    def __init__(self, gather_distributed: bool = False) -> None:
+    `world_size` above 1 is `gather_distributed`, checked against the process group.
+    """
+
+    def __init__(self, gather_distributed: bool, rank: int, world_size: int) -> None:
         super().__init__()
-        self.gather_distributed = gather_distributed
+        self.rank, self.world_size = rank, world_size
+        self.gather_distributed = check_gather(gather_distributed or world_size > 1)
 
     def forward(
         self,
@@ -83,6 +183,11 @@ class FeaturesLoss(nn.Module):
         with torch.autocast(image_features.device.type, enabled=False):
             images, texts = check_paired(image_features=image_features, text_features=text_features)
             rows = gather_layout(len(images), images.device, self.gather_distributed)
+            if self.world_size > 1 and (self.rank, self.world_size) != (rows.rank, len(rows.sizes)):
+                raise UserError(
+                    f"rank and world_size were {self.rank} and {self.world_size}; in the process group they "
+                    f"are {rows.rank} and {len(rows.sizes)}"
+                )
             loss = self.loss(images, texts, logit_scale, logit_bias, rows)
         return {"contrastive_loss": loss} if output_dict else loss
 
@@ -94,9 +199,24 @@ class ClipLoss(FeaturesLoss):
     """Cross-entropy of the right text among all texts and of the right image among all images, averaged
     (Radford et al. 2021). Features are scored as they are: normalise them before, as CLIP does.
 
-    As `open_clip.loss.ClipLoss`; its `rank`, `world_size`, `local_loss` and `gather_with_grad` are
-    `gather_distributed`.
+    As `open_clip.loss.ClipLoss`. `local_loss`, `gather_with_grad` and `cache_labels` change nothing: every
+    rank computes the loss of its own rows, always with the whole gradient, and stores no labels.
     """
+
+    def __init__(
+        self,
+        local_loss: bool = False,
+        gather_with_grad: bool = False,
+        cache_labels: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+        use_horovod: bool = False,
+        *,
+        gather_distributed: bool = False,
+    ) -> None:
+        super().__init__(gather_distributed, rank, world_size)
+        if use_horovod:
+            raise UserError("use_horovod was True; ranks communicate by torch.distributed, expected False")
 
     def loss(self, images: Rows, texts: Rows, scale: Scale, bias: Scale | None, layout: Layout) -> Tensor:
         scaled = scale * images
@@ -113,12 +233,28 @@ class ClipLoss(FeaturesLoss):
         return loss if bias is None else loss + 0.0 * bias
 
 
+EXCHANGES = ("bidir", "shift", "reduce", "gather")
+
+
 class SigLipLoss(FeaturesLoss):
     """-(1/n) sum_ij log s(y_ij (logit_scale u_i . v_j + logit_bias)), y_ij = 1 for i = j and -1 otherwise, s
     the logistic function (Zhai et al. 2023, Eq. 1). Features are scored as they are: normalise them before.
 
-    As `open_clip.loss.SigLipLoss`; its `rank`, `world_size` and `dist_impl` are `gather_distributed`.
+    As `open_clip.loss.SigLipLoss`. `cache_labels` and `dist_impl` change nothing: texts are gathered once.
     """
+
+    def __init__(
+        self,
+        cache_labels: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+        dist_impl: str | None = None,
+        *,
+        gather_distributed: bool = False,
+    ) -> None:
+        super().__init__(gather_distributed, rank, world_size)
+        if dist_impl is not None and dist_impl not in EXCHANGES:
+            raise UserError(f"dist_impl was {dist_impl!r}; expected {', '.join(EXCHANGES)} or None")
 
     def loss(self, images: Rows, texts: Rows, scale: Scale, bias: Scale | None, layout: Layout) -> Tensor:
         anchors = scale * images
@@ -128,83 +264,3 @@ class SigLipLoss(FeaturesLoss):
         negative_losses = SoftplusSum(tile_size(anchors, gathered))(anchors, gathered, offset)[0]
         positive = (anchors * texts).sum(dim=1) + offset
         return layout.mean(negative_losses - positive)
-
-
-DIRECTIONS = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
-
-
-class MultipleNegativesRankingLoss(nn.Module):
-    """log( sum_j e^f(q_i, d_j) ) - f(q_i, d_i), f = scale * cosine, averaged over queries (Henderson et al.
-    2017): every query's own document against all documents of the batch, the hard negatives of every query
-    included.
-
-        loss(queries, documents)                        pairs
-        loss(queries, documents, negatives)             triplets; more hard negatives as further columns
-
-    As `sentence_transformers.losses.MultipleNegativesRankingLoss`, on embeddings instead of a model.
-    `directions` adds terms to the sum: `doc_to_query` with `partition_mode="per_direction"` is the symmetric
-    loss, all four in one sum are GTE's (Li et al. 2023). `normalize=False` scores by inner product (then a
-    scale of 1 is usual).
-    """
-
-    def __init__(
-        self,
-        scale: float = 20.0,
-        *,
-        normalize: bool = True,
-        directions: Sequence[str] = ("query_to_doc",),
-        partition_mode: str = "joint",
-        gather_distributed: bool = False,
-    ) -> None:
-        super().__init__()
-        self.scale, self.normalize = positive_number("scale", scale), normalize
-        self.directions, self.partition_mode = tuple(directions), partition_mode
-        self.gather_distributed = gather_distributed
-        unknown = [direction for direction in self.directions if direction not in DIRECTIONS]
-        if unknown or "query_to_doc" not in self.directions:
-            raise UserError(
-                f"directions were {', '.join(self.directions) or 'none'}; expected query_to_doc and any of "
-                f"{', '.join(DIRECTIONS[1:])}"
-            )
-        if partition_mode not in ("joint", "per_direction"):
-            raise UserError(f"partition_mode was {partition_mode!r}; expected joint or per_direction")
-        without_positive = {"query_to_query", "doc_to_doc"} & set(self.directions)
-        if partition_mode == "per_direction" and without_positive:
-            raise UserError(
-                f"partition_mode was 'per_direction' with {min(without_positive)}, a sum that holds no "
-                "positive; use joint"
-            )
-
-    def forward(self, queries: Rows, documents: Rows, *hard_negatives: Tensor) -> Float[Tensor, ""]:
-        with torch.autocast(queries.device.type, enabled=False):
-            hard_columns = {f"hard_negatives[{i}]": column for i, column in enumerate(hard_negatives)}
-            queries, *columns = check_paired(queries=queries, documents=documents, **hard_columns)
-            if self.normalize:
-                queries, *columns = map(unit, (queries, *columns))
-            rows = gather_layout(len(queries), queries.device, self.gather_distributed)
-            positive = self.scale * (queries * columns[0]).sum(dim=1)
-            if self.partition_mode == "per_direction" or len(self.directions) == 1:
-                sums = [summed_logsumexp(*self._sides(d, queries, columns, rows)) for d in self.directions]
-                return rows.mean_weight * torch.stack(sums).mean() - rows.mean(positive)
-            log_sums = torch.stack([self._log_sum(d, queries, columns, rows) for d in self.directions])
-            return rows.mean(log_sums.logsumexp(dim=0) - positive)
-
-    def _sides(
-        self, direction: str, queries: Tensor, columns: Sequence[Tensor], rows: Layout
-    ) -> tuple[Rows, Float[Tensor, "key dim"]]:
-        """Own queries or documents, scaled, and everybody's documents or queries."""
-        source, target = direction.split("_to_")
-        anchors = queries if source == "query" else columns[0]
-        sets = [queries] if target == "query" else columns
-        return self.scale * anchors, torch.cat([rows.all_gather(column) for column in sets])
-
-    def _log_sum(
-        self, direction: str, queries: Tensor, columns: Sequence[Tensor], rows: Layout
-    ) -> Float[Tensor, "n"]:
-        """log of the sum of e^f between them."""
-        anchors, keys = self._sides(direction, queries, columns, rows)
-        source, target = direction.split("_to_")
-        key_ids = torch.arange(rows.total, device=queries.device).repeat(len(keys) // rows.total)
-        if source != target:  # the positive is part of the sum
-            key_ids = torch.full_like(key_ids, UNKNOWN)
-        return negatives(anchors, keys, rows.numbers(queries.device), key_ids).logsumexp()

@@ -4,6 +4,7 @@
 from collections.abc import Callable
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -11,6 +12,15 @@ from torch import Tensor
 from nearfar.core.kernels import SummedLogSumExp, checkpoint_tile
 from nearfar.core.scores import Candidates, Negatives, inner_product_negatives, tile_size
 from nearfar.errors import UserError
+
+Rows = Float[Tensor, "n dim"]
+
+
+def check_gather(gather: bool) -> bool:
+    """The argument `gather_distributed`, refused where torch was built without `torch.distributed`."""
+    if gather and not dist.is_available():
+        raise UserError("gather_distributed was True, but this torch was built without torch.distributed")
+    return gather
 
 
 def check_embeddings(**named: Tensor) -> list[Float[Tensor, "row dim"]]:

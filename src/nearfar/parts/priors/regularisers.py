@@ -55,16 +55,18 @@ class VarianceCovariance(AbstractPrior):
                 raise UserError(f"prior.{key} was {getattr(self, key):g}; it must be at least 0")
 
     def __call__(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]:
-        variance = torch.stack([_flatness(cloud) for cloud in encoded.embeddings_per_view()]).mean()
-        covariance = torch.stack([_redundancy(cloud) for cloud in encoded.embeddings_per_view()]).mean()
+        variance = torch.stack([variance_hinge(cloud) for cloud in encoded.embeddings_per_view()]).mean()
+        covariance = torch.stack([covariance_energy(cloud) for cloud in encoded.embeddings_per_view()]).mean()
         return at(self.weight, progress) * (self.variance * variance + 2.0 * self.covariance * covariance)
 
 
-def _flatness(cloud: Float[Tensor, "row dim"]) -> Float[Tensor, ""]:
-    return F.relu(1.0 - (_centred(cloud).square().sum(dim=0) / _freedom(cloud) + STEADY).sqrt()).mean()
+def variance_hinge(cloud: Float[Tensor, "row dim"], steady: float = STEADY) -> Float[Tensor, ""]:
+    """mean_j max(0, 1 - s_j), s_j the deviation of dimension j."""
+    return F.relu(1.0 - (_centred(cloud).square().sum(dim=0) / _freedom(cloud) + steady).sqrt()).mean()
 
 
-def _redundancy(cloud: Float[Tensor, "row dim"]) -> Float[Tensor, ""]:
+def covariance_energy(cloud: Float[Tensor, "row dim"]) -> Float[Tensor, ""]:
+    """(1/d) sum_(i != j) C_ij^2, C the covariance matrix of the dimensions."""
     centred = _centred(cloud)
     covariance = centred.T @ centred / _freedom(cloud)
     return (covariance.square().sum() - covariance.diagonal().square().sum()) / cloud.shape[1]
@@ -106,7 +108,10 @@ class SIGReg(AbstractPrior):
             raise UserError(f"prior.directions was {self.directions}; it must be from 1 to {2**20}")
 
     def __call__(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]:
-        statistics = [self._statistic(cloud, progress.step) for cloud in encoded.embeddings_per_view()]
+        clouds = encoded.embeddings_per_view()
+        statistics = [
+            epps_pulley(cloud, self.sketch(cloud.shape[1], progress.step).to(cloud)) for cloud in clouds
+        ]
         return at(self.weight, progress) * torch.stack(statistics).mean()
 
     def sketch(self, dim: int, step: int) -> Float[Tensor, "dim direction"]:
@@ -115,15 +120,22 @@ class SIGReg(AbstractPrior):
         directions = torch.randn(dim, self.directions, generator=generator, dtype=torch.float64, device="cpu")
         return directions / directions.norm(dim=0)
 
-    def _statistic(self, cloud: Float[Tensor, "row dim"], step: int) -> Float[Tensor, ""]:
-        along = cloud @ self.sketch(cloud.shape[1], step).to(cloud)
-        t = torch.linspace(0.0, REACH, KNOTS, dtype=cloud.dtype, device=cloud.device)
-        normal = torch.exp(-0.5 * t.square())
-        angle = along[..., None] * t  # (row, direction, knot)
-        real, imaginary = angle.cos().mean(dim=0), angle.sin().mean(dim=0)
-        # even in t, so the integral over all t is twice that from 0
-        error = ((real - normal).square() + imaginary.square()) * normal
-        return 2.0 * len(cloud) * torch.trapezoid(error, t, dim=-1).mean()
+
+def epps_pulley(
+    cloud: Float[Tensor, "row dim"],
+    directions: Float[Tensor, "dim direction"],
+    knots: int = KNOTS,
+    reach: float = REACH,
+) -> Float[Tensor, ""]:
+    """The Epps-Pulley statistic, averaged over directions; the integral is over |t| <= reach."""
+    along = cloud @ directions
+    t = torch.linspace(0.0, reach, knots, dtype=cloud.dtype, device=cloud.device)
+    normal = torch.exp(-0.5 * t.square())
+    angle = along[..., None] * t  # (row, direction, knot)
+    real, imaginary = angle.cos().mean(dim=0), angle.sin().mean(dim=0)
+    # even in t, so the integral over all t is twice that from 0
+    error = ((real - normal).square() + imaginary.square()) * normal
+    return 2.0 * len(cloud) * torch.trapezoid(error, t, dim=-1).mean()
 
 
 Target = Literal["uniform", "gaussian"]

@@ -1,0 +1,221 @@
+"""The ranking loss of sentence-transformers: queries, their documents, and hard negatives."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from nearfar.core.scores import UNKNOWN
+from nearfar.core.strategy import Rows as Layout
+from nearfar.distributed.gather import gather_layout
+from nearfar.errors import UserError
+from nearfar.losses.scoring import (
+    Rows,
+    by_tiles,
+    check_gather,
+    check_paired,
+    negatives,
+    positive_number,
+    summed_logsumexp,
+    unit,
+)
+
+DIRECTIONS = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
+HARDNESS_MODES = ("in_batch_negatives", "hard_negatives", "all_negatives")
+Similarity = Callable[[Rows, Float[Tensor, "m dim"]], Float[Tensor, "n m"]]
+Features = Mapping[str, Any]  # of a batch of sentences, as a tokenizer returns them
+
+
+class MultipleNegativesRankingLoss(nn.Module):
+    """log( sum_j e^f(q_i, d_j) ) - f(q_i, d_i), f = scale * cosine, averaged over queries (Henderson et al.
+    2017): every query's own document against all documents of the batch, the hard negatives of every query
+    included.
+
+        loss = MultipleNegativesRankingLoss(scale=20.0)
+        loss(queries, documents)                        pairs of embeddings
+        loss(queries, documents, negatives)             triplets; more hard negatives as further columns
+
+        loss = MultipleNegativesRankingLoss(model)      as sentence-transformers has it
+        loss(sentence_features, labels)                 embeddings are model(features)["sentence_embedding"]
+
+    As `sentence_transformers.losses.MultipleNegativesRankingLoss`. `directions` adds terms to the sum:
+    `doc_to_query` with `partition_mode="per_direction"` is the symmetric loss, all four in one sum are GTE's
+    (Li et al. 2023). `similarity_fct(a, b)` returns another matrix of similarities; `normalize=False` scores
+    by inner product (then a scale of 1 is usual). `hardness_mode` adds `hardness_strength` times the
+    similarity, without gradient, to the scores of those negatives (Lan et al. 2025, Eq. 5).
+
+    `mini_batch_size` encodes that many sentences at a time and encodes them again in the backward pass, as
+    `CachedMultipleNegativesRankingLoss`: memory is that of one mini-batch, the gradient that of the batch.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        scale: float = 20.0,
+        similarity_fct: Similarity | None = None,
+        gather_across_devices: bool = False,
+        directions: Sequence[str] = ("query_to_doc",),
+        partition_mode: str = "joint",
+        hardness_mode: str | None = None,
+        hardness_strength: float = 0.0,
+        *,
+        mini_batch_size: int | None = None,
+        normalize: bool = True,
+        gather_distributed: bool = False,
+    ) -> None:
+        super().__init__()
+        if model is not None and not isinstance(model, nn.Module):
+            raise UserError(f"model was {model!r}; expected a module or None, and scale by name: scale=20.0")
+        self.model, self.mini_batch_size = model, mini_batch_size
+        self.scale, self.normalize = positive_number("scale", scale), normalize
+        self.similarity_fct = similarity_fct
+        self.directions, self.partition_mode = tuple(directions), partition_mode
+        self.hardness_mode, self.hardness_strength = hardness_mode, hardness_strength
+        self.gather_distributed = check_gather(gather_distributed or gather_across_devices)
+        self._check()
+
+    def _check(self) -> None:
+        unknown = [direction for direction in self.directions if direction not in DIRECTIONS]
+        if unknown or "query_to_doc" not in self.directions:
+            raise UserError(
+                f"directions were {', '.join(self.directions) or 'none'}; expected query_to_doc and any of "
+                f"{', '.join(DIRECTIONS[1:])}"
+            )
+        if self.partition_mode not in ("joint", "per_direction"):
+            raise UserError(f"partition_mode was {self.partition_mode!r}; expected joint or per_direction")
+        without_positive = {"query_to_query", "doc_to_doc"} & set(self.directions)
+        if self.partition_mode == "per_direction" and without_positive:
+            raise UserError(
+                f"partition_mode was 'per_direction' with {min(without_positive)}, a sum that holds no "
+                "positive; use joint"
+            )
+        if self.hardness_mode is not None and self.hardness_mode not in HARDNESS_MODES:
+            raise UserError(
+                f"hardness_mode was {self.hardness_mode!r}; expected {', '.join(HARDNESS_MODES)} or None"
+            )
+        if not 0 <= self.hardness_strength < float("inf"):
+            raise UserError(f"hardness_strength was {self.hardness_strength!r}; it must be at least 0")
+        if self.mini_batch_size is not None and (self.model is None or self.mini_batch_size < 1):
+            raise UserError(
+                f"mini_batch_size was {self.mini_batch_size}; it needs a model to encode with, and at least 1"
+            )
+
+    def forward(self, *inputs: Any) -> Float[Tensor, ""]:
+        if self.model is None:
+            return self.compute_loss_from_embeddings(inputs)
+        return self.compute_loss_from_embeddings([self._encode(self.model, one) for one in inputs[0]])
+
+    def _encode(self, model: nn.Module, features: Features) -> Rows:
+        if self.mini_batch_size is None or not torch.is_grad_enabled():
+            return model(features)["sentence_embedding"]
+        counts = {len(value) for value in features.values() if isinstance(value, Tensor) and value.ndim}
+        if len(counts) != 1:
+            raise UserError(
+                f"mini_batch_size was {self.mini_batch_size}; the model's features are not one row for each "
+                "sentence, expected None"
+            )
+        parts = []
+        for start in range(0, max(counts), self.mini_batch_size):
+            part = slice(start, start + self.mini_batch_size)
+            chunk = {
+                key: value[part] if isinstance(value, Tensor) and value.ndim else value
+                for key, value in features.items()
+            }
+            parts.append(checkpoint(lambda one: model(one)["sentence_embedding"], chunk, use_reentrant=False))
+        return torch.cat(parts)
+
+    def compute_loss_from_embeddings(
+        self, embeddings: Iterable[Tensor], labels: Tensor | None = None
+    ) -> Float[Tensor, ""]:
+        """The loss of queries, documents and columns of hard negatives. `labels` are not read."""
+        queries, *columns = embeddings
+        if not columns:
+            raise UserError("got 1 column of embeddings; expected queries, documents and any hard negatives")
+        with torch.autocast(queries.device.type, enabled=False):
+            hard_columns = {f"hard_negatives[{i}]": column for i, column in enumerate(columns[1:])}
+            queries, *columns = check_paired(queries=queries, documents=columns[0], **hard_columns)
+            if self.normalize and self.similarity_fct is None:
+                queries, *columns = map(unit, (queries, *columns))
+            rows = gather_layout(len(queries), queries.device, self.gather_distributed)
+            hardened = self.hardness_mode is not None and self.hardness_strength > 0
+            if self.similarity_fct is not None or hardened:
+                return self._of_similarities(queries, columns, rows)
+            positive = self.scale * (queries * columns[0]).sum(dim=1)
+            if self.partition_mode == "per_direction" or len(self.directions) == 1:
+                sums = []
+                for direction in self.directions:
+                    anchors, keys = self._sides(direction, queries, columns, rows)
+                    sums.append(summed_logsumexp(self.scale * anchors, keys))
+                return rows.mean_weight * torch.stack(sums).mean() - rows.mean(positive)
+            log_sums = torch.stack([self._log_sum(d, queries, columns, rows) for d in self.directions])
+            return rows.mean(log_sums.logsumexp(dim=0) - positive)
+
+    def _sides(
+        self, direction: str, queries: Tensor, columns: Sequence[Tensor], rows: Layout
+    ) -> tuple[Rows, Float[Tensor, "key dim"]]:
+        """Own queries or documents, and everybody's documents or queries."""
+        source, target = direction.split("_to_")
+        anchors = queries if source == "query" else columns[0]
+        sets = [queries] if target == "query" else columns
+        return anchors, torch.cat([rows.all_gather(column) for column in sets])
+
+    def _log_sum(
+        self, direction: str, queries: Tensor, columns: Sequence[Tensor], rows: Layout
+    ) -> Float[Tensor, "n"]:
+        """log of the sum of e^f between them."""
+        anchors, keys = self._sides(direction, queries, columns, rows)
+        source, target = direction.split("_to_")
+        key_ids = torch.arange(rows.total, device=queries.device).repeat(len(keys) // rows.total)
+        if source != target:  # the positive is part of the sum
+            key_ids = torch.full_like(key_ids, UNKNOWN)
+        return negatives(self.scale * anchors, keys, rows.numbers(queries.device), key_ids).logsumexp()
+
+    # --------------------------------------------------------- other similarities, and weighted negatives
+
+    def _of_similarities(self, queries: Tensor, columns: Sequence[Tensor], rows: Layout) -> Tensor:
+        numbers = rows.numbers(queries.device)
+        sums, positive = [], queries.new_zeros(())
+        for direction in self.directions:
+            anchors, keys = self._sides(direction, queries, columns, rows)
+            block = self._block(direction, rows.total)
+            log_sums, own = by_tiles(block, keys, anchors, numbers).unbind(dim=1)
+            sums.append(log_sums)
+            positive = own if direction == "query_to_doc" else positive
+        stacked = torch.stack(sums)
+        joint = self.partition_mode == "joint"
+        return rows.mean((stacked.logsumexp(dim=0) if joint else stacked.mean(dim=0)) - positive)
+
+    def _block(self, direction: str, total: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        """A function of keys, anchors and the anchors' numbers that returns the log-sum-exp of each anchor's
+        scores and the score of its own key."""
+        source, target = direction.split("_to_")
+
+        def block(keys: Tensor, anchors: Tensor, numbers: Int[Tensor, "n"]) -> Float[Tensor, "n 2"]:
+            similarity = self._similarity(anchors, keys, transposed=source == "doc")
+            place = torch.arange(len(keys), device=keys.device)
+            own = place % total == numbers[:, None]  # the key, or a hard negative of it
+            scores = self.scale * similarity
+            if direction == "query_to_doc" and self.hardness_mode is not None:
+                hard = _hardened(self.hardness_mode, own, place >= total)
+                scores = scores + self.hardness_strength * similarity.detach() * hard
+            positive = scores.gather(1, numbers[:, None])[:, 0]
+            if source == target:
+                scores = scores.masked_fill(own, -torch.inf)
+            return torch.stack([scores.logsumexp(dim=1), positive], dim=1)
+
+        return block
+
+    def _similarity(self, anchors: Tensor, keys: Tensor, transposed: bool) -> Float[Tensor, "n m"]:
+        if self.similarity_fct is None:
+            return anchors @ keys.T
+        return self.similarity_fct(keys, anchors).T if transposed else self.similarity_fct(anchors, keys)
+
+
+def _hardened(mode: str, own: Tensor, is_hard_negative: Tensor) -> Tensor:
+    """Which scores `hardness_mode` raises. `own` includes a query's own document and its hard negatives."""
+    if mode == "in_batch_negatives":
+        return ~own
+    return own & is_hard_negative if mode == "hard_negatives" else ~own | is_hard_negative
