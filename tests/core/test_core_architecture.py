@@ -36,7 +36,7 @@ LAYERS = [
     ("parts", "losses", "distributed"),
     ("modalities", "config", "estimate"),
     ("data", "run", "evaluate", "train"),
-    ("report", "sweeps", "studies", "simclrv2", "detect", "exported", "bench"),
+    ("report", "sweeps", "studies", "simclrv2", "detect", "exported", "search", "bench"),
     ("cli", "__main__", "__init__"),
 ]
 

@@ -345,14 +345,9 @@ def _locate_file(path: Path, spec: str, columns: Columns) -> Located:
         modality = next((m for key, m in keys.items() if key in members), next(iter(keys.values())))
         return _locate_arrays(spec, modality, lambda: tables.npz(path, spec, keys)[1])
     for modality in MODALITIES.values():
-        if suffix in modality.reader.suffixes and modality.reader.single_file:
+        if suffix in modality.reader.suffixes:
             listing = Listing(modality.reader.suffixes, [_entry(path)])
             return _locate_source(Folder(str(path.parent), listing), spec, modality)
-        if suffix in modality.reader.suffixes:
-            raise UserError(
-                f"data {spec!r} are a single {modality.unit.removesuffix('s')}; give the folder that holds "
-                f"the {modality.unit}."
-            )
     raise UserError(
         f"data {spec!r} are a file of an unknown kind ({suffix or 'no suffix'}); expected {EXPECTED}."
     )

@@ -206,7 +206,6 @@ class AbstractReader(ABC):
 
     description_type: ClassVar[type[Description]]
     suffixes: ClassVar[tuple[str, ...]] = ()  # of files that this modality reads
-    single_file: ClassVar[bool] = False  # one file alone is a data set
     files: ClassVar[str]  # what messages count before files are decoded
     columns: ClassVar[tuple[str, ...]] = ()  # names of Parquet columns that hold encoded instances
     array_key: ClassVar[str] = ""  # of the array in an .npz file

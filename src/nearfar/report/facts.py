@@ -259,14 +259,23 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
+class PictureRow:
+    """Pictures under a title, each with its caption."""
+
+    title: str
+    pictures: tuple[Picture, ...]
+
+
+@dataclass(frozen=True)
 class Section:
-    """A title, sentences, a table of text and remarks below it."""
+    """A title, sentences, a table of text, remarks below it, and rows of pictures."""
 
     title: str
     sentences: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()  # of the table's head
     rows: tuple[tuple[str, ...], ...] = ()
     remarks: tuple[str, ...] = ()
+    picture_rows: tuple[PictureRow, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Sections of a page beside the standard ones: each is a function of a run that returns a `Section`, or None
 where it has nothing to show.
 
-A section is a title, sentences and a table of text. `SECTIONS` lists them. One that fails shows the reason,
+A section is a title, sentences, a table of text and pictures. `SECTIONS` lists them. One that fails shows the reason,
 and the page is written all the same.
 """
 
@@ -11,6 +11,7 @@ from typing import Any
 from nearfar.core.results import Measurement, Result, display_name
 from nearfar.detect.table import SHOWN as DETECTION_TITLES
 from nearfar.detect.table import caption, rows_of
+from nearfar.report.curation import curation
 from nearfar.report.facts import UNAVAILABLE, Section, as_sentence
 from nearfar.run.trained import Run
 from nearfar.system.untrusted import is_number, read_json
@@ -141,6 +142,7 @@ SECTIONS: dict[str, Callable[[Run], Section | None]] = {
     "Classes": class_confusions,
     "Beyond accuracy": other_figures,
     "Detection": _detection,
+    "Curation": curation,
 }
 
 

@@ -79,7 +79,6 @@ class TextDescription(Description):
 class TextReader(AbstractReader):
     description_type = TextDescription
     suffixes = (".txt",)
-    single_file = True
     files = "text files"
     array_key = "tokens"
 

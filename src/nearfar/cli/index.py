@@ -1,0 +1,30 @@
+"""`nearfar index`."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from nearfar.cli.codes import DONE
+from nearfar.errors import counted
+
+
+def add(commands: Any) -> None:
+    index = commands.add_parser(
+        "index",
+        help="a vector index of features, for search",
+        description="Writes a folder with the features of DATA for `nearfar search`, and index.faiss for other "
+        "programs (inner product of vectors of length one).",
+        epilog="example: nearfar index runs/photos photos/ --out index/; nearfar search runs/photos index/ --query cat.jpg",
+    )
+    index.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    index.add_argument("data", metavar="DATA", help="data, as for pretrain")
+    index.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
+    index.set_defaults(command=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from nearfar.search import build_index
+
+    index = build_index(args.run, args.data, args.out)
+    print(f"{args.out}: {counted(len(index.paths), 'rows')} of {index.features.shape[1]} features")
+    return DONE
