@@ -88,7 +88,9 @@ def planted(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run")
     parser.add_argument("images")
     parser.add_argument("others")
@@ -103,7 +105,9 @@ def main() -> None:
     outliers = set(curation.outliers.column("row").to_pylist())
     assert curation.labels is not None
     doubtful = curation.labels.column("row").to_pylist()
-    groups = curation.duplicates.group_by("group").aggregate([("row", "list")]).column("row_list").to_pylist()
+    groups = (
+        curation.duplicates.group_by("group_id").aggregate([("row", "list")]).column("row_list").to_pylist()
+    )
     right_groups = sum(any(row in copies for row in group) for group in groups)
     rows = [["planted", "count", "recall", "precision"]]
 

@@ -110,7 +110,7 @@ def test_commands(run: Path, digits: Path, tmp_path: Path, capsys: pytest.Captur
         words = ["search", str(run), str(data), "--query", str(query), "--top", "3", "--json"]
         assert main(words) == 0
         answer = json.loads(capsys.readouterr().out)
-        assert [match["path"] for match in answer["1.png"]][0] == "1/1.png"
+        assert answer["1.png"][0]["path"] == "1/1.png"
         assert len(answer["1.png"]) == 3
     assert main(["curate", str(run), str(digits), "--out", str(tmp_path / "curation")]) == 0
     assert "duplicates.parquet" in capsys.readouterr().out
@@ -124,7 +124,7 @@ def test_curation_finds_planted_copies_and_the_wrong_label(run: Path, digits: Pa
     curation = curate(run, str(digits), tmp_path / "out")
     assert curation.instances == 203
     duplicates = curation.duplicates.to_pylist()
-    groups = {row["path"]: row["group"] for row in duplicates}
+    groups = {row["path"]: row["group_id"] for row in duplicates}
     for name, number in COPIES.items():
         assert groups[f"{number}/{name}"] == groups[f"{number}/{number}.png"]
     exact = {row["path"] for row in duplicates if row["exact"]}

@@ -55,7 +55,7 @@ class Curation:
     data: str
     fingerprint: str
     instances: int
-    duplicates: pa.Table  # group, row, path, class, distance (to the first of the group), exact
+    duplicates: pa.Table  # group_id, row, path, class, distance (to the first of the group), exact
     outliers: pa.Table  # row, path, class, distance (mean, to the neighbours), score
     labels: pa.Table | None  # row, path, class, share, suggested, suggested_share
 
@@ -95,7 +95,7 @@ def curate(run: Run | str | Path, data: Any, out: str | Path | None = None) -> C
 def _facts(curation: Curation) -> dict[str, Any]:
     """What the report shows: counts, and the row and a remark of the first cases of each table."""
     remarks = {
-        "duplicates": lambda row: f"group {row['group']}",
+        "duplicates": lambda row: f"group {row['group_id']}",
         "outliers": lambda row: f"score {row['score']:.1f}",
         "labels": lambda row: f"{row['suggested']}?",
     }
@@ -163,16 +163,22 @@ def _duplicate_table(
     equal = _equal_pairs(hashes)
     pairs = np.concatenate([row, equal[0]]), np.concatenate([neighbour[row, place], equal[1]])
     group = duplicate_groups(pairs, len(images))
-    members = np.flatnonzero(group >= 0)
-    members = members[np.argsort(group[members], kind="stable")]
     nearest_copy = np.full(len(images), np.inf)
     np.minimum.at(nearest_copy, row, distance[row, place])
     np.minimum.at(nearest_copy, neighbour[row, place], distance[row, place])
     exact = np.zeros(len(images), dtype=bool)
     exact[np.concatenate(equal)] = True
     nearest_copy[exact] = 0.0
+    members = np.flatnonzero(group >= 0)
+    closest = np.full(group.max(initial=-1) + 1, np.inf)
+    np.minimum.at(closest, group[members], nearest_copy[members])
+    group[members] = np.argsort(np.argsort(closest, kind="stable"))[group[members]]  # closest copies first
+    members = members[np.argsort(group[members], kind="stable")]
     return _table(
-        images, members, {"group": group[members]}, {"distance": nearest_copy[members], "exact": exact[members]}
+        images,
+        members,
+        {"group_id": group[members]},
+        {"distance": nearest_copy[members], "exact": exact[members]},
     )
 
 

@@ -151,9 +151,7 @@ def open_index(folder: str | Path, run: Run) -> Index:
     return Index(features, paths, labels)
 
 
-def search(
-    run: Run | str | Path, data: Any, query: Any, count: int = 10
-) -> list[tuple[str, list[Match]]]:
+def search(run: Run | str | Path, data: Any, query: Any, count: int = 10) -> list[tuple[str, list[Match]]]:
     """For each instance of `query`, its path and the `count` most similar instances of `data`, by the cosine
     of the run's features. `data` is data or an index folder; `query` is data: one file, a folder, an array."""
     run = run if isinstance(run, Run) else Run.open(run)
@@ -163,6 +161,4 @@ def search(
         images = run.images(data)
         index = Index(embedded(run, images), list(images.paths), label_names(images))
     queries = run.images(query)
-    return list(
-        zip(queries.paths, index.search(run.embed(queries).numpy(), count), strict=True)
-    )
+    return list(zip(queries.paths, index.search(run.embed(queries).numpy(), count), strict=True))
