@@ -55,8 +55,8 @@ class Curation:
     data: str
     fingerprint: str
     instances: int
-    duplicates: pa.Table  # group_id, row, path, class, distance (to the first of the group), exact
-    outliers: pa.Table  # row, path, class, distance (mean, to the neighbours), score
+    duplicates: pa.Table  # group_id, row, path, class, cosine_distance (to the nearest copy), exact
+    outliers: pa.Table  # row, path, class, cosine_distance (mean, to the neighbours), score
     labels: pa.Table | None  # row, path, class, share, suggested, suggested_share
 
     def tables(self) -> dict[str, pa.Table]:
@@ -178,7 +178,7 @@ def _duplicate_table(
         images,
         members,
         {"group_id": group[members]},
-        {"distance": nearest_copy[members], "exact": exact[members]},
+        {"cosine_distance": nearest_copy[members], "exact": exact[members]},
     )
 
 
@@ -193,7 +193,7 @@ def outlier_scores(distance: Float[np.ndarray, "row neighbour"]) -> Float[np.nda
 def _outlier_table(images: DataSet, distance: np.ndarray) -> pa.Table:
     score = outlier_scores(distance)
     rows = np.argsort(-score, kind="stable")[: math.ceil(OUTLIER_SHARE * len(images))]
-    return _table(images, rows, {}, {"distance": distance.mean(axis=1)[rows], "score": score[rows]})
+    return _table(images, rows, {}, {"cosine_distance": distance.mean(axis=1)[rows], "score": score[rows]})
 
 
 def vote_shares(
