@@ -6,7 +6,6 @@ Prints the size of the page and, over 30 frames, the CPU time of the page's main
 the longest wall time: handler and drawing, measured inside the page, with the canvas flushed by reading a
 pixel. Pictures are noise of 32 × 32 pixels, the worst case for compression."""
 
-import importlib.util
 import sys
 import tempfile
 from dataclasses import replace
@@ -82,21 +81,18 @@ def busy(browser: Any) -> float:
 
 def main() -> None:
     points = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
-    file = Path(__file__).parents[1] / "tests/report/conftest.py"
-    spec = importlib.util.spec_from_file_location("report_conftest", file)
-    assert spec is not None
-    assert spec.loader is not None
-    tools: Any = importlib.util.module_from_spec(spec)
-    sys.modules["report_conftest"] = tools
-    spec.loader.exec_module(tools)
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tests.browser import opened_browser
+    from tests.report.conftest import ReportedRun, digits
+
     with tempfile.TemporaryDirectory() as folder:
-        small = tools.SmallRun(Path(folder), data=tools.digits(60))
+        small: Any = ReportedRun(Path(folder), data=digits(60))
         facts = replace(gather(small, Detail(points=60)), map=invented(points))
         assert len(explorer_data([("", facts.map)])["names"]) == points  # type: ignore[list-item]
         written = Path(folder) / "report.html"
         written.write_text(page([facts]))
         print(f"{points:,} points, page of {written.stat().st_size / 1e6:.1f} MB")
-        with tools.opened_browser() as browser:
+        with opened_browser() as browser:
             browser.ask("Performance.enable", timeDomain="threadTicks")
             browser.open(written.as_uri())
             for name, act in ACTS.items():

@@ -36,6 +36,7 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = html_copy_source = False
 html_math_renderer = "mathml"
+html_show_search_summary = False  # it would fetch pages, which browsers refuse for files without a server
 autodoc_typehints = "signature"
 autodoc_inherit_docstrings = False
 autodoc_member_order = "bysource"
@@ -128,7 +129,10 @@ def directive(module: str, name: str) -> str:
         return f".. automodule:: {value.__name__}\n   :members:"
     if isfunction(value):
         return f".. autofunction:: {module}.{name}"
-    return f".. autoclass:: {module}.{name}\n   :members:"
+    inherited = (
+        "\n   :inherited-members: Module" if module == "nearfar.losses" else ""
+    )  # `forward` of a shared base
+    return f".. autoclass:: {module}.{name}\n   :members:\n   :special-members: __call__{inherited}"
 
 
 def methods() -> str:
@@ -157,7 +161,7 @@ def commands() -> str:
 
 
 def settings() -> str:
-    from nearfar.config.fields import FIELDS
+    from nearfar.config.fields import CHOICES, FIELDS
 
     lines = [
         "# Settings",
@@ -169,6 +173,14 @@ def settings() -> str:
     ]
     for name, field in FIELDS.items():
         lines.append(f"| `{name}` | {field.default_text()} | {field.description.replace('|', '/')} |")
+    lines += [
+        "",
+        "## Settings of parts",
+        "",
+        f"The choices of a method are {', '.join(CHOICES)}. `bound=NAME` chooses a part, `bound.KEY=VALUE` sets it.",
+        "`temperature` is `critic.temperature`. A number can be a schedule: `encoders.momentum='cosine(0.99,1)'`.",
+        "[Methods: reference](methods.md#parts) lists the parts with their settings.",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -193,6 +205,11 @@ def as_markup(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: 
             escaped = [line if line.startswith("*") else f"  {line.strip()}" for line in escaped]
         result += [*escaped, ""]
     lines[:] = result
+
+
+def show_calls(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+    """`forward` and `__call__` are shown for their shapes, also where the class describes what they do."""
+    return False if name in ("forward", "__call__") else None
 
 
 def shapes(app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, returns: str) -> Any:
@@ -220,5 +237,6 @@ def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
     app.connect("autodoc-process-docstring", as_markup)
     app.connect("autodoc-process-signature", shapes)
+    app.connect("autodoc-skip-member", show_calls)
     app.connect("source-read", link_root_pages)
     app.connect("builder-inited", lambda app: write_generated())

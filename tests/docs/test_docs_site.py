@@ -3,8 +3,6 @@ code runs."""
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from PIL import Image
 
 import nearfar as nf
 from nearfar.cli import main
+from tests.browser import Page
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,27 +21,6 @@ ROOT = Path(__file__).parents[2]
 def pages_of_docs() -> list[Path]:
     """The pages that are written by hand."""
     return [page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "generated"]
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site. A broken link or a docstring that does not parse is a warning, and warnings are
-    errors."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "-q",
-        "-W",
-        "--keep-going",
-        "-E",
-        str(ROOT / "docs"),
-        str(folder),
-    ]
-    build = subprocess.run(command, capture_output=True, text=True)
-    assert build.returncode == 0, build.stderr
-    return folder
 
 
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
@@ -77,6 +55,78 @@ def test_site_contains_every_page(site: Path) -> None:
         assert f'{Path(page).name}.html"' in (site / "index.html").read_text(), (
             f"{page} is in no table of contents"
         )
+
+
+def wait_for(browser: Page, script: str) -> Any:
+    """The first value of the script that is true, tried for a minute: a loaded machine is slow."""
+    return browser.value(
+        f"""new Promise((resolve, reject) => {{
+            const end = Date.now() + 60000;
+            const attempt = () => {{
+                const value = {script};
+                if (value) resolve(value);
+                else if (Date.now() > end) reject(new Error("nothing after a minute"));
+                else setTimeout(attempt, 50);
+            }};
+            attempt();
+        }})"""
+    )
+
+
+def test_search_finds_a_word_and_its_page(site: Path, browser: Page) -> None:
+    browser.open(f"{(site / 'search.html').as_uri()}?q=temperature")
+    for page in ("generated/settings", "generated/api-critics-and-priors"):
+        title = wait_for(browser, f"document.querySelector('#search-results a[href*=\"{page}\"]')?.innerText")
+        assert title in ("Settings", "Critics and priors")
+    assert browser.complaints() == []
+
+
+def test_mathematics_is_drawn(site: Path, browser: Page) -> None:
+    """A numerator is above its denominator, and no formula is left as text."""
+    browser.open((site / "evaluation.html").as_uri())
+    boxes = browser.value(
+        "[...document.querySelectorAll('math mfrac')].map(fraction => "
+        "[...fraction.children].map(part => part.getBoundingClientRect()).map(box => [box.top, box.bottom]))"
+    )
+    assert boxes
+    for (_, bottom), (top, _) in boxes:
+        assert bottom <= top + 1
+    assert "$" not in browser.value("document.querySelector('article').innerText")
+
+
+def test_api_page_shows_shapes_in_a_browser(site: Path, browser: Page) -> None:
+    browser.open((site / "reference" / "generated" / "api-losses.html").as_uri())
+    text = browser.value("document.querySelector('article').innerText")
+    for loss in text.split("\nclass ")[1:]:
+        assert re.search(r"forward\([^)]*Float\[Tensor, ['\"]\w+ \w+['\"]\]", loss), loss.partition("\n")[0]
+
+
+PAGES = (
+    "index.html",
+    "questions.html",
+    "certificates.html",
+    "tutorials/table.html",
+    "reference/generated/settings.html",
+)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_fit_a_narrow_screen_and_have_a_dark_mode(site: Path, browser: Page, page: str) -> None:
+    def brightness(dark: bool) -> tuple[float, float]:
+        """Of the background and of the text, from 0 to 255."""
+        browser.open((site / page).as_uri(), 390, 844, dark)
+        assert browser.value("document.documentElement.scrollWidth") <= 390
+        colours = browser.value(
+            "['background-color', 'color'].map(name => getComputedStyle(document.body).getPropertyValue(name))"
+        )
+        background, text = (sum(map(float, re.findall(r"[\d.]+", colour)[:3])) / 3 for colour in colours)
+        return background, text
+
+    light, dark = brightness(False), brightness(True)
+    assert light[0] > 200 > 100 > light[1]
+    assert dark[0] < 100 < 200 < dark[1]
+    assert all(url.startswith(site.as_uri()) for url in browser.requests())
+    assert browser.complaints() == []
 
 
 CITED = re.compile(

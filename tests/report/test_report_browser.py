@@ -9,8 +9,8 @@ import pytest
 
 from nearfar.errors import UserError
 from nearfar.report import write_report
+from tests.browser import Page
 
-Page = Any  # of conftest: an open tab
 Make = Callable[..., Any]
 SCREENS = [(390, 844, False), (390, 844, True), (1600, 1000, False), (1600, 1000, True)]
 EVIL = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"

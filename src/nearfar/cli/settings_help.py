@@ -20,7 +20,8 @@ def settings_help() -> str:
     ]
     choices = (
         f"The choices of a method are {', '.join(CHOICES)}. Choose a part with bound=NAME and set it with "
-        "bound.KEY=VALUE; `nearfar recipes NAME` shows those of a recipe. A number can be a schedule: "
+        "bound.KEY=VALUE; `nearfar recipes NAME` shows those of a recipe. temperature is short for "
+        "critic.temperature. A number can be a schedule: "
         "encoders.momentum='cosine(0.99,1)', lr='steps(0.03,0.1,60,80)'."
     )
     return "\n".join(["settings (key=value) [default]:", *lines, "", textwrap.fill(choices, columns)])
