@@ -241,7 +241,7 @@ def test_a_choice_is_its_name_and_its_settings() -> None:
 
 
 def test_ceiling_is_not_repeated(make_run: Make, tmp_path: Path) -> None:
-    run = make_run(data=GONE, certified="the value still cannot exceed 6.23 nats")
+    run = make_run(data=GONE, certified="the value cannot exceed 6.23 nats")
     assert "at most 6.23" not in outline([run], tmp_path / "r.html").words
 
 

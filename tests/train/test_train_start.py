@@ -201,7 +201,7 @@ def defaults_for(recipe: str, data: Any, out: Path | None = None, **settings: An
 
 
 def test_defaults_suit_the_machine_and_give_way(tmp_path: Path, simclr: nf.Run) -> None:
-    note = "backbone=resnet8-w16 epochs=20 chosen for a CPU; name them to choose yourself"
+    note = "backbone=resnet8-w16 epochs=20 chosen for a CPU; set them to change this"
     assert defaults_for("simclr", None) == ("resnet8-w16", None, 256, 20, note)
     assert defaults_for("simclr", None, device="cuda") == ("resnet18", None, 256, 100, None)
     explicit = defaults_for("simclr", None, epochs=3)
@@ -218,7 +218,7 @@ def test_first_run_on_photos_is_short_and_visits_most_of_them(tmp_path: Path) ->
         pixels = rng.integers(0, 256, (3, 4, 3), dtype=np.uint8)
         Image.fromarray(pixels).resize((400, 300)).save(tmp_path / f"{number}.jpg")
     words = "backbone=resnet8-w16 image_size=64 batch_size=64 epochs=100"
-    note = f"{words} chosen for a CPU and 490 images; name them to choose yourself"
+    note = f"{words} chosen for a CPU and 490 images; set them to change this"
     assert defaults_for("simclr", tmp_path) == ("resnet8-w16", 64, 64, 100, note)
     assert defaults_for("simclr", tmp_path, image_size="none")[1:4] == (
         None,

@@ -45,7 +45,9 @@ def add(commands: Any) -> None:
     bench.add_argument(
         "--record", type=Path, help="information: file of results by line; the same command resumes"
     )
-    bench.add_argument("--no-network", action="store_true", help="information: leave the InfoNCE network out")
+    bench.add_argument(
+        "--no-network", action="store_true", help="information: do not fit the InfoNCE network"
+    )
     bench.add_argument("--svg", type=Path, help="also write a bar chart of the medians to this file")
     bench.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     bench.set_defaults(command=run)

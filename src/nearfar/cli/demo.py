@@ -11,7 +11,7 @@ def add(commands: Any) -> None:
     demo = commands.add_parser(
         "demo",
         help="learn from embedded data in a few minutes, evaluate, and write a report",
-        description="Pretrains on pictures of letters that are drawn here, evaluates on unseen typefaces, and writes "
+        description="Pretrains on images of letters drawn by the program, evaluates on unseen typefaces, and writes "
         "a report. Needs no data and no network.",
     )
     demo.add_argument("--out", type=Path, default=Path("runs/demo"), help="run folder (default: runs/demo)")

@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
         ".npz, "
         ".csv or .parquet; FILE:NAME takes one array or column, FILE:a,b several. With --target, every "
         "column of TABLE "
-        "is ranked by its information about that one. Words are categories; rows with gaps are dropped, with "
+        "is ranked by its information about that column. Text is a category; rows with missing values are dropped, with "
         "a note.",
     )
     mi.add_argument("x", metavar="X", help="file of one sample, or a table")
@@ -31,34 +31,42 @@ def add(commands: Any) -> None:
     mi.add_argument(
         "--target", metavar="COLUMN", help="rank the columns of X by their information about this one"
     )
-    mi.add_argument("--given", metavar="FILE:NAME", help="condition on this sample: I(X; Y | it)")
+    mi.add_argument("--given", metavar="FILE:NAME", help="condition on this sample: I(X; Y | GIVEN)")
     mi.add_argument("--lags", metavar="A:B", help="X and Y are series: I(x_t; y_(t+lag)) for lags A to B")
     mi.add_argument(
         "--bound",
         default="auto",
         help="auto (best estimate), infonce, ml-cpc, alpha-cpc, nwj, tuba, dv, mine, smile, uba, barber-agakov",
     )
-    mi.add_argument("--alpha", type=float, help="of ml-cpc (default: the smallest proven) and alpha-cpc")
+    mi.add_argument(
+        "--alpha", type=float, help="alpha of ml-cpc (default: the smallest proven) and alpha-cpc"
+    )
     mi.add_argument(
         "--critic",
         default="auto",
         help="auto (a stack of ratios), separable, joint, hybrid, bilinear (default auto)",
     )
     mi.add_argument(
-        "--negatives", default="batch", help="batch, or independent, which proves more (default batch)"
+        "--negatives",
+        default="batch",
+        help="negatives of each row: batch, or independent, which more proofs cover (default batch)",
     )
-    mi.add_argument("--scaling", default="rank", help="of networks: rank, standard, none (default rank)")
+    mi.add_argument(
+        "--scaling",
+        default="rank",
+        help="how columns are scaled for networks: rank, standard, none (default rank)",
+    )
     mi.add_argument(
         "--discrete",
         default="auto",
         help="which columns are categories: auto, all, none, x, y (default auto)",
     )
     mi.add_argument(
-        "--groups", metavar="FILE:NAME", help="a label per row: rows of one label depend on one another"
+        "--groups", metavar="FILE:NAME", help="a group per row; rows of one group may depend on one another"
     )
     mi.add_argument("--folds", type=int, help="cross-validation folds (default 5; 3 to rank)")
-    mi.add_argument("--confidence", type=float, default=0.9, help="of the interval (default 0.9)")
-    mi.add_argument("--seed", type=int, default=0, help="of splits and fits (default 0)")
+    mi.add_argument("--confidence", type=float, default=0.9, help="confidence of the interval (default 0.9)")
+    mi.add_argument("--seed", type=int, default=0, help="random seed of splits and fits (default 0)")
     mi.add_argument("--no-baselines", action="store_true", help="leave out the KSG and Gaussian estimates")
     mi.add_argument(
         "--check", action="store_true", help="check the estimator's laws on these data instead (7 estimates)"
@@ -67,7 +75,7 @@ def add(commands: Any) -> None:
         "--rows",
         type=Path,
         metavar="FILE.csv",
-        help="write log p(x, y) / p(x) p(y) of every row there instead",
+        help="write log p(x, y) / p(x) p(y) of every row to this file instead",
     )
     mi.add_argument("--plot", type=Path, metavar="FILE", help="plot the result (.svg, .png or .pdf)")
     mi.add_argument("--json", action="store_true", help="print one JSON object and nothing else")

@@ -15,9 +15,9 @@ SETTINGS: dict[str, tuple[type, str]] = {
         str,
         "png, jpeg, raw, source (bytes as they are) or auto (png; raw where channels are not three)",
     ),
-    "quality": (int, "of jpeg, 1 to 100 (95)"),
+    "quality": (int, "JPEG quality, 1 to 100 (95)"),
     "shuffle": (bool, "rows in a random order, so that neighbours are a random sample (true)"),
-    "seed": (int, "of that order (0)"),
+    "seed": (int, "random seed of that order (0)"),
     "max_bad_share": (float, "largest tolerated fraction of unreadable files (0.05)"),
     "workers": (int, "threads that encode (2)"),
 }

@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
     semi.add_argument("words", nargs="*", metavar="RECIPE DATA key=value", help="see nearfar pretrain --help")
     semi.add_argument(
         "--labels",
-        help="a share (0.01), a number of each class (10), or a .csv or .parquet file: path (or index), label",
+        help="a fraction (0.01), a number per class (10), or a .csv or .parquet file: path (or index), label",
     )
     semi.add_argument("--out", type=Path, metavar="RUN", help="folder of the stages")
     semi.add_argument("--data", metavar="TEST", help="labelled test data, for the table")

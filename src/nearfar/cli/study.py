@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
     study.add_argument(
         "--long", action="store_true", help="the long version (hours): family --long is family-long"
     )
-    study.add_argument("--seed", type=int, help="the same as seed=N")
+    study.add_argument("--seed", type=int, help="random seed (the same as seed=N)")
     study.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     study.add_argument(
         "--papers",

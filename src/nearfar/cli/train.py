@@ -19,7 +19,7 @@ def add(commands: Any) -> None:
         "an .npz. init=RUN "
         "starts from a pretrained backbone, layer_decay=0.7 lets its early stages learn more slowly, "
         "labels=0.01 or labels=10 "
-        "trains on that share, or on so many of each class.",
+        "trains on that fraction of the labels, or on that many per class.",
         epilog=settings_help(),
     )
     train.add_argument("words", nargs="*", metavar="DATA key=value", help="labelled data, then settings")

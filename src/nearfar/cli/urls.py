@@ -6,7 +6,7 @@ from typing import Any
 
 from nearfar.errors import UserError
 
-ALLOW_URLS = "open URLs that files name as data (a run's config.yaml, --config); without it only those on the command line"
+ALLOW_URLS = "also open URLs in a run's config.yaml or in --config (default: only URLs on the command line)"
 
 
 def check_urls(config: Mapping[str, Any], path: Path | None, words: Sequence[str], allowed: bool) -> None:

@@ -43,7 +43,7 @@ _QUEUE = {"encoders.momentum": 0.999}
 _SUMMED = {"lr": "steps(0.06,0.1,200,250)", "weight_decay": 5e-5}
 _NARROWING = {"selection.lower": "linear(0,0.9,100)"}  # from 100 to 10 % in 100 epochs (App. E)
 _RINGS = {"ring": _NARROWING, "ball": _NARROWING, "neighbours": _NARROWING}
-_RING_SOURCE = "Wu et al. 2021, sec. 5 and App. E; its inner edge is not told"
+_RING_SOURCE = "Wu et al. 2021, sec. 5 and App. E; its inner edge is not stated"
 _VINCE = {
     **_SGD,
     "lr": "plateau(0.03,0.1,10,2)",
@@ -168,7 +168,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
     },
     "saez2021": {
         "simclr": Preset(
-            "Sáez Maldonado 2021, sec. 10.1, its best model (Table 11); optimiser and rate are not told",
+            "Sáez Maldonado 2021, sec. 10.1, its best model (Table 11); optimiser and rate are not stated",
             {
                 "backbone": "resnet50",
                 "image_size": 32,

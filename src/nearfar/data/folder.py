@@ -120,7 +120,7 @@ class Folder(AbstractSource):
     def unlabelled(self) -> str:
         loose = sum(len(entry.parts) < 2 for entry in self._entries)
         if loose == len(self._entries):
-            return "its files lie in no class folders"
+            return "no class folders"
         return f"{loose} of its {len(self._entries)} files lie beside the folders, so these are no classes"
 
 

@@ -84,7 +84,7 @@ def _defaults(
         count = "" if data is None else counted(_trained_on(data, settings.get("labels")), data.unit)
         pronoun = "them" if len(defaults) > 1 else "it"
         reasons = " and ".join(filter(None, (*machine, count)))
-        notes.append(f"{_words(defaults)} chosen for {reasons}; name {pronoun} to choose yourself")
+        notes.append(f"{_words(defaults)} chosen for {reasons}; set {pronoun} to change this")
     return {**inherited, **defaults}, "\n".join(notes) or None
 
 

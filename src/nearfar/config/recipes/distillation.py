@@ -53,9 +53,9 @@ def distill(negatives: int = NEGATIVES, weight: float = CONTRAST_WEIGHT) -> Meth
 
 
 DISTILL = Recipe(
-    "A student's embedding of a picture is contrasted with a frozen teacher's embeddings of others, from "
-    "memory banks of both, beside cross-entropy and knowledge distillation; needs a teacher: nearfar "
-    "distill (Tian et al. 2020b, Song & Ermon 2020, sec. 5.2).",
+    "A student's embedding of an image is contrasted with a frozen teacher's embeddings of other images. "
+    "Cross-entropy and knowledge distillation are added; use `nearfar distill` (Tian et al. 2020b, "
+    "Song & Ermon 2020, sec. 5.2).",
     distill,
     command="distill runs/teacher {data}",
 )

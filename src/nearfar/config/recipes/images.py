@@ -243,7 +243,7 @@ def supervised() -> Method:
 
 IMAGES: dict[str, Recipe] = {
     "simclr": Recipe(
-        "Two views of a picture are contrasted with the views of all other pictures in the batch (Sáez "
+        "Two views of an image are contrasted with the views of all other images in the batch (Sáez "
         "Maldonado 2021, ch. 7).",
         simclr,
     ),
@@ -254,7 +254,7 @@ IMAGES: dict[str, Recipe] = {
     ),
     "moco-v1": Recipe("MoCo as first published: a linear head and no blur (Liu 2022, Eq. 35).", moco_v1),
     "byol": Recipe(
-        "The online network predicts what a slow copy of it says of the other view; no negatives (Sáez "
+        "The network predicts the embedding of the other view by a slow copy of itself; no negatives (Sáez "
         "Maldonado 2021, ch. 8).",
         byol,
     ),
@@ -262,14 +262,13 @@ IMAGES: dict[str, Recipe] = {
         "BYOL with the network as its own teacher: a predictor and a stopped gradient, no slow copy.", simsiam
     ),
     "instdisc": Recipe(
-        "A view must identify its own row in a memory bank with one row per picture (Wu et al. 2021, sec. "
+        "A view must identify its own row in a memory bank with one row per image (Wu et al. 2021, sec. "
         "2, Wu et al. 2020, sec. 5).",
         instdisc,
     ),
     "cmc": Recipe(
-        "A picture's luminance must identify its colours in a memory bank, and its colours its luminance; "
-        "two networks, twice the weights; the mean of both directions, where the paper has their sum (Wu et "
-        "al. 2021, sec. 2).",
+        "An image's luminance must identify its colours in a memory bank, and its colours its luminance. "
+        "Two networks; the loss is the mean of both directions, in the paper their sum (Wu et al. 2021, sec. 2).",
         cmc,
     ),
     "end-to-end": Recipe(
@@ -277,23 +276,22 @@ IMAGES: dict[str, Recipe] = {
         end_to_end,
     ),
     "npair": Recipe(
-        "Each view is contrasted with the same view of the other pictures: multi-class N-pair (Sáez "
+        "Each view is contrasted with the same view of the other images: multi-class N-pair (Sáez "
         "Maldonado 2021, Eq. 20).",
         npair,
     ),
     "tuple": Recipe(
-        "A view is contrasted with all views of the other pictures in one tuple (Sáez Maldonado 2021, Eq. "
-        "19).",
+        "A view is contrasted with all views of the other images in one tuple (Sáez Maldonado 2021, Eq. 19).",
         tuple_loss,
     ),
     "triplet": Recipe(
-        "A view is nearer to its own picture's other view, by a margin, than to any other's (Sáez Maldonado "
+        "A view is closer to the other view of its image than to any other image, by a margin (Sáez Maldonado "
         "2021, Eq. 17-18).",
         triplet,
     ),
     "dim": Recipe(
-        "A summary of one view must identify the feature maps of the other view, whole and place by place, "
-        "among those of other pictures; a prior shapes it (Liu 2022, Eq. 36-39).",
+        "Deep InfoMax: the summary of one view must identify the feature maps of the other view, globally "
+        "and locally, among those of other images (Liu 2022, Eq. 36-39).",
         dim,
     ),
     "la": Recipe(
@@ -303,8 +301,8 @@ IMAGES: dict[str, Recipe] = {
         selection=closest_background,
     ),
     "moco-v3": Recipe(
-        "MoCo without a queue: what a predictor makes of a view is contrasted with what a slow copy makes "
-        "of the other pictures in the batch (Chen et al. 2021).",
+        "MoCo without a queue: the prediction from one view is contrasted with the batch, embedded by a slow "
+        "copy of the network (Chen et al. 2021).",
         moco_v3,
     ),
     "nnclr": Recipe(
@@ -328,7 +326,7 @@ IMAGES: dict[str, Recipe] = {
         hcl,
     ),
     "supcon": Recipe(
-        "Views of all pictures with the anchor's label are its positives: supervised contrast; needs labels "
+        "Views of all images with the anchor's label are its positives: supervised contrast; needs labels "
         "(Khosla et al. 2020).",
         supcon,
     ),
@@ -344,7 +342,7 @@ IMAGES: dict[str, Recipe] = {
     ),
 }
 SUPERVISED = Recipe(
-    "A picture is contrasted with the classes it is not of: cross-entropy on its label, every class a "
+    "An image is contrasted with all other classes: cross-entropy on its label, every class a "
     "learnt vector; needs labels.",
     supervised,
 )

@@ -126,14 +126,14 @@ GRAPHS: dict[str, Recipe] = {
 }
 PAIRS: dict[str, Recipe] = {
     "clip": Recipe(
-        "Each of two columns must identify its own row of the other among those of the batch, both ways, "
-        "the temperature learnt (Radford et al. 2021).",
+        "Two columns: each value must identify its partner in the batch, both ways; learned temperature "
+        "(Radford et al. 2021).",
         clip,
         _PAIRS,
     ),
     "siglip": Recipe(
-        "CLIP with every pair judged by itself, as one that belongs together or not, temperature and bias "
-        "learnt (Zhai et al. 2023).",
+        "CLIP in which every pair is classified by itself, as matching or not; learned temperature and bias "
+        "(Zhai et al. 2023).",
         siglip,
         _PAIRS,
     ),

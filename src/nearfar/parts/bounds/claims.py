@@ -122,4 +122,4 @@ def _percent(share: float) -> str:
 
 
 def _limit(ceiling: float | None) -> str:
-    return "" if ceiling is None else f"; the value still cannot exceed {ceiling:.4g} nats"
+    return "" if ceiling is None else f"; the value cannot exceed {ceiling:.4g} nats"

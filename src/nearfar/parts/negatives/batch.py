@@ -76,7 +76,7 @@ class WidthOfFirstKeys(nn.Module):
                 copy._widen(dim)
 
 
-GROUPED = "the places of one instance are not independent draws, so negatives come in groups"
+GROUPED = "the negatives include several places of each other instance, which are not independent draws"
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,7 @@ class InBatch(AbstractNegatives):
                 batch_size, negatives, exchangeable=False, reason=GROUPED, positive_is_key=True
             )
         reason = (
-            f"{key_views} views of the same other image are not independent draws, so negatives come in "
-            "groups"
+            f"the negatives include {key_views} views of each other instance, which are not independent draws"
         )
         return NegativeSampling(
             batch_size, key_views * negatives, exchangeable=False, reason=reason, positive_is_key=True
