@@ -3,8 +3,8 @@ PARTS["prototypes"] = LearnedVectors
 
     nearfar pretrain simclr photos/ --out runs/a negatives=prototypes negatives.size=64
 
-Its keyword-only parameter is filled in by name, here with how wide what is scored is; `instances`, `data`,
-`size` and `views` are available in the same way (`nearfar/config/building.py`)."""
+`meet` is called when the method meets its data: `Sizes` has the width of what is scored, the number of instances
+and more (`nearfar/core/types.py`)."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractNegatives
 from nearfar.core.scores import Candidates
-from nearfar.core.types import NegativeSampling
+from nearfar.core.types import NegativeSampling, Sizes
 
 
 class LearnedVectors(nn.Module, AbstractNegatives):
@@ -22,9 +22,12 @@ class LearnedVectors(nn.Module, AbstractNegatives):
     equation = "{size} learned vectors"
     display_name = "the prototypes"
 
-    def __init__(self, size: int = 64, *, dim: int) -> None:
+    def __init__(self, size: int = 64) -> None:
         super().__init__()
-        self.vectors = nn.Parameter(torch.randn(size, dim))
+        self.size = size
+
+    def meet(self, sizes: Sizes) -> None:
+        self.vectors = nn.Parameter(torch.randn(self.size, sizes.width(self)))
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, key: int) -> Candidates:
         ids = torch.full((len(self.vectors),), -2, device=index.device)  # no instance has this number
@@ -34,4 +37,4 @@ class LearnedVectors(nn.Module, AbstractNegatives):
         self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
     ) -> NegativeSampling:
         reason = "negatives are learned vectors, not draws of p(v)"
-        return NegativeSampling(batch_size, len(self.vectors), exchangeable=False, reason=reason)
+        return NegativeSampling(batch_size, self.size, exchangeable=False, reason=reason)

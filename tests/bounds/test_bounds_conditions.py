@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import nearfar as nf
 from nearfar.config.building import build_method
-from nearfar.config.fields import CHOICES
 from nearfar.config.resolving import resolve
 from nearfar.core.abstract import AbstractBound, AbstractCritic, AbstractNegatives
 from nearfar.core.schedules import START, Progress
@@ -96,10 +95,7 @@ def test_a_identity_that_is_the_key_exceeds_the_information() -> None:
 def test_a_masked_text_with_in_batch_negatives_is_not_covered(selection: str) -> None:
     changes = {"negatives": {"name": "in-batch", "views": "one"}, "selection": {"name": selection}}
     settings = resolve("mlm", "text", changes)
-    choices = {room: getattr(settings, room) for room in CHOICES}
-    method = build_method(
-        choices, backbone="transformer", data=settings.modality.reader.example_description(100)
-    )
+    method = build_method(settings, settings.modality.reader.example_description(100))
     assert method.eval().certificate(64, 2, held_out=True).status == "not covered"
 
 

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearfar.config.building import build_method
-from nearfar.config.fields import CHOICES
 from nearfar.config.recipes import RECIPES
 from nearfar.config.resolving import resolve
 from nearfar.core.abstract import AbstractSelection
@@ -46,12 +45,10 @@ def batch(views: int = 2, seed: int = 1) -> Batch:
 
 
 def built(recipe: str, *, chunk: int | None = None, **changes: object) -> Method:
-    settings = resolve(recipe, "data", {"encoders.hidden": 16, "encoders.dim": 8}, changes)
+    sizes = {"encoders.hidden": 16, "encoders.dim": 8, "backbone": "resnet8-w16", "chunk": chunk}
+    settings = resolve(recipe, "data", sizes, changes)
     torch.manual_seed(0)
-    choices = {room: getattr(settings, room) for room in CHOICES}
-    method = build_method(
-        choices, backbone="resnet8-w16", data=IMAGE.reader.example_description(40).resized(16), chunk=chunk
-    )
+    method = build_method(settings, IMAGE.reader.example_description(40).resized(16))
     for part in method.selections:
         if part.group_by is not None:
             part.assign(torch.arange(40) % 4)

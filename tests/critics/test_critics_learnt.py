@@ -9,7 +9,6 @@ from torch import nn
 
 import nearfar as nf
 from nearfar.config.building import build_method
-from nearfar.config.fields import CHOICES
 from nearfar.config.resolving import check, read_words, resolve
 from nearfar.config.schema import plain
 from nearfar.core.types import Batch
@@ -103,11 +102,7 @@ def test_settings_write_learnt_values() -> None:
     }
     assert check(choice.as_plain()) == choice
     assert plain(nf.learnt(2)) == "learnt(2.0)"
-    method = build_method(
-        {room: getattr(choice, room) for room in CHOICES},
-        backbone="resnet8-w16",
-        data=choice.modality.reader.example_description(20),
-    )
+    method = build_method(choice, choice.modality.reader.example_description(20))
     assert method.learnt() == {"critic.temperature": pytest.approx(0.07), "critic.bias": pytest.approx(-1.0)}
     assert resolve("simclr", "d", {"temperature": {"learnt": [0.1]}}).critic["temperature"] == nf.learnt(0.1)
     assert math.isclose(nf.Cosine("learnt(0.5)").scale_and_bias()[0], 2.0)  # type: ignore[arg-type]

@@ -98,9 +98,9 @@ def backbone_in(network: nn.Module) -> nn.Module:
 
 
 def test_backbones_of_separate_networks() -> None:
-    role = PerView.from_config(
-        HeadConfig(hidden=8, dim=4), pictured("resnet8-w16", (1, 2), 16), keep="all"
-    ).eval()
+    role = PerView(HeadConfig(hidden=8, dim=4), keep="all")
+    role.meet(pictured("resnet8-w16", (1, 2), 16))
+    role.eval()
     picture = torch.randn(3, 3, 16, 16)
     first, second = (backbone_in(network) for network in role.networks)
     extra = role.backbone()
@@ -109,13 +109,13 @@ def test_backbones_of_separate_networks() -> None:
         extra(picture), torch.cat([first(picture[:, :1]), second(picture[:, 1:])], dim=1)
     )
     assert extra.dim == 256
-    single = PerView.from_config(
-        HeadConfig(hidden=8, dim=4), pictured("resnet8-w16", (3, 3), 16), keep="first"
-    ).eval()
+    single = PerView(HeadConfig(hidden=8, dim=4), keep="first")
+    single.meet(pictured("resnet8-w16", (3, 3), 16))
+    single.eval()
     torch.testing.assert_close(single.backbone()(picture), backbone_in(single.networks[0])(picture))
-    full = PerView.from_config(
-        HeadConfig(hidden=8, dim=4), pictured("resnet8-w16", (3, 3), 16), keep="all"
-    ).eval()
+    full = PerView(HeadConfig(hidden=8, dim=4), keep="all")
+    full.meet(pictured("resnet8-w16", (3, 3), 16))
+    full.eval()
     assert full.backbone()(picture).shape == (3, 256)
 
 
@@ -130,7 +130,9 @@ def test_more_views_than_networks_is_one_sentence() -> None:
 def infomax(**settings: object) -> InfoMax:
     torch.manual_seed(0)
     plan = HeadConfig(hidden=16, dim=DIM, head="linear")
-    return InfoMax.from_config(plan, pictured("resnet8-w16", (3,), 16), **settings).double()
+    encoders = InfoMax(plan, **settings)  # type: ignore[arg-type]
+    encoders.meet(pictured("resnet8-w16", (3,), 16))
+    return encoders.double()
 
 
 def photographs(views: int = 1) -> Batch:

@@ -45,8 +45,8 @@ def test_views_of_clips_are_a_function_of_seed_epoch_and_index() -> None:
     video = addition("video").VIDEO
     clips, _ = moving_squares()
     data = video.reader.from_array(nf.data.Arrays(clips), "clips", {})
-    choice = video.views.check({"name": "stretch"})
-    views = video.views.training(choice, video.reader.describe(data, None), torch.device("cpu"))
+    choice = video.views.of({"name": "stretch"})
+    views = choice.training(video.reader.describe(data, None), torch.device("cpu"))
     everything = views(clips, 3, 1, np.arange(48))
     for view, part in zip(everything, views(clips[5:9], 3, 1, np.arange(5, 9)), strict=True):
         assert torch.equal(view[5:9], part)

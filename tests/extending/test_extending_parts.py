@@ -91,7 +91,7 @@ def test_new_part_appears_in_equations_and_docs(added: tuple[str, str, dict[str,
     choices = {r: getattr(settings, r) for r in CHOICES}
     written = "; ".join(equation_of(choices).values())
     assert all(str(plain(choices[room][key])) in written for key in settings_of_part)
-    page = methods_page({"simclr": CompleteRecipe("simclr", RECIPES["simclr"], choices, settings.batch_size)})
+    page = methods_page({"simclr": CompleteRecipe("simclr", RECIPES["simclr"], settings)})
     line = str(getattr(ROOMS[room][name], "equation", "")).replace(
         "|", "\\|"
     )  # as a table's cell can hold it

@@ -180,7 +180,9 @@ def infograph(nodes: int | None = None) -> InfoGraph:
     torch.manual_seed(0)
     input_spec = InputSpec(lambda view: graph_network("gin-small", 3), ((8, 3),), {"nodes": 8})
     plan = HeadConfig(head="mlp-plain", hidden=8, dim=6)
-    return InfoGraph.from_config(plan, input_spec, nodes=nodes).double()
+    encoders = InfoGraph(plan, nodes)
+    encoders.meet(input_spec)
+    return encoders.double()
 
 
 @pytest.mark.parametrize(("form", "bound"), [("js", JensenShannon()), ("nce", InfoNCE())])

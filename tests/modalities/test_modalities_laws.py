@@ -114,7 +114,7 @@ def test_description_round_trips_through_json(opened: DataSet) -> None:
 
 def test_views_are_functions_of_seed_epoch_and_index(opened: DataSet) -> None:
     modality, choice = modality_of(opened), choice_of(opened)
-    views = modality.views.training(choice, modality.reader.describe(opened, None), CPU)
+    views = modality.views.of(choice).training(modality.reader.describe(opened, None), CPU)
     rows = np.array([7, 2, 5])
     full, repeated = (views(opened.load(rows), 3, 1, rows) for _ in range(2))
     assert len(full) == choice["count"]
@@ -131,7 +131,7 @@ def test_networks_embed_the_plain_view(opened: DataSet) -> None:
     modality, choice = modality_of(opened), choice_of(opened)
     description = modality.reader.describe(opened, None)
     rows = np.arange(len(opened))
-    show = modality.views.plain_view(choice, description, CPU)
+    show = modality.views.of(choice).plain_view(description, CPU)
     (inputs,) = show(opened.load(rows), 0, 0, rows)
     assert all(len(view) == len(rows) for view in show.as_views(inputs, choice["count"]))
     assert " at 0x" not in repr(show)
@@ -146,14 +146,14 @@ def test_baselines_and_pictures_exist_for_each_instance(opened: DataSet) -> None
     modality, choice = modality_of(opened), choice_of(opened)
     description = modality.reader.describe(opened, None)
     rows = np.arange(4)
-    baselines = modality.presenter.baselines(modality.views.plain_view(choice, description, CPU))
+    baselines = modality.presenter.baselines(modality.views.of(choice).plain_view(description, CPU))
     assert set(baselines) == set(modality.presenter.baseline_titles)
     for features in baselines.values():
         baseline = features(opened)
         assert len(baseline) == len(opened)
         assert baseline.isfinite().all()
     drawings = modality.presenter.pictures(opened.load(rows), description)
-    views = modality.views.training(choice, description, CPU)
+    views = modality.views.of(choice).training(description, CPU)
     view_pictures = modality.presenter.view_pictures(
         views, views(opened.load(rows), 0, 0, rows)[0], description
     )

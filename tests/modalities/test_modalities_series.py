@@ -38,8 +38,8 @@ def test_a_neighbour_is_at_most_offset_rows_away_and_never_the_time_itself(
 ) -> None:
     data = counting(60, window=window, offset=offset)
     assert len(data) == 60 - window - 2 * offset + 1
-    choice = TIME_SERIES.views.check({"name": "neighbouring", "window": window, "offset": offset})
-    views = TIME_SERIES.views.training(choice, TIME_SERIES.reader.describe(data, None), CPU)
+    choice = TIME_SERIES.views.of({"name": "neighbouring", "window": window, "offset": offset})
+    views = choice.training(TIME_SERIES.reader.describe(data, None), CPU)
     rows = np.arange(len(data))
     anchor, neighbour = times(views(data.load(rows), 3, epoch, rows), data)
     np.testing.assert_array_equal(anchor, rows[:, None] + offset + np.arange(window))
@@ -52,9 +52,9 @@ def test_a_neighbour_is_at_most_offset_rows_away_and_never_the_time_itself(
 def test_every_neighbour_is_as_likely() -> None:
     """Pearson's statistic of 2 x offset - 1 degrees over 4,000 draws stays below its 1 - 1e-6 quantile."""
     data = counting(4005, window=1, offset=3)
-    choice = TIME_SERIES.views.check({"name": "neighbouring", "window": 1, "offset": 3})
+    choice = TIME_SERIES.views.of({"name": "neighbouring", "window": 1, "offset": 3})
     rows = np.arange(len(data))
-    views = TIME_SERIES.views.training(choice, TIME_SERIES.reader.describe(data, None), CPU)
+    views = choice.training(TIME_SERIES.reader.describe(data, None), CPU)
     anchor, neighbour = times(views(data.load(rows), 0, 0, rows), data)
     counts = np.bincount((neighbour - anchor)[:, 0] + 3, minlength=7)
     assert counts[3] == 0

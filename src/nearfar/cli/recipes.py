@@ -66,7 +66,10 @@ def _recipe_lines(recipe: Any, in_full: bool) -> list[str]:
 
     rows = [*describe(recipe.choices).items(), ("claims", recipe.claims())]
     if in_full:
-        rows[-1] = ("claims", f"{recipe.claims()} (batches of {recipe.batch_size}, {INSTANCES:,} instances)")
+        rows[-1] = (
+            "claims",
+            f"{recipe.claims()} (batches of {recipe.settings.batch_size}, {INSTANCES:,} instances)",
+        )
         rows += [*equation_of(recipe.choices).items(), ("command", recipe.command)]
         rows += [
             ("preset", f"preset={name}: {words_of(preset_for(name, recipe.name))} ({preset.source})")

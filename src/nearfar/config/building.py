@@ -1,31 +1,22 @@
-"""From sections to a `Method`: parts are built here, and checked against one another.
+"""From settings to a `Method`: copies of the parts meet the data, and parts are checked against one another.
 
-A part's constructor gets its settings, and by name what else it takes from the context: `dim` (width of what
-is scored), `instances`, `classes` (where there are labels), `data` (their description), `views` (groups of
-keys), and what the modality knows (`samples`, `symbols`, …).
+A part is its settings until its method meets the data. Then `meet` makes its weights and memories: encoders
+are told what they are shown (`InputSpec`), the other parts the sizes of the data and of the embeddings
+(`Sizes`).
 """
 
 import copy
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
 
-from nearfar.config.schema import settable
-from nearfar.config.sections import (
-    ROOMS,
-    EncoderOrigin,
-    Section,
-    Sections,
-    head_of,
-    role_settings,
-    structure_of,
-)
+from nearfar.config.sections import ROOMS, EncoderOrigin, Sections, head_of, structure_of
+from nearfar.config.settings import Settings
 from nearfar.core.abstract import AbstractEncoders, AbstractViews
 from nearfar.core.method import Method
+from nearfar.core.types import Sizes
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, Description, Modality, modality_of_views
 from nearfar.parts.encoders import InputSpec, Network
@@ -34,74 +25,62 @@ NONE: Mapping[str, Any] = {}
 Parts = Mapping[str, Any]
 
 
-def build_method(
-    sections: Sections,
-    *,
-    backbone: str,
-    data: Description,
-    chunk: int | None = None,
-    objects: Parts = NONE,
-) -> Method:
-    """The method that checked sections describe, for data of this description. `objects` are the caller's
-    parts by choice, and a `backbone`; they are used as they are, not copied."""
-    views, section = objects.get("views"), sections["views"]
-    if not isinstance(views, AbstractViews):
-        views = modality_of_views(section).views.of(section)
-    parts = _build_parts(sections, backbone, data, objects)
-    return Method(**parts, views=views, symmetric=section["symmetric"], chunk=chunk)
-
-
-def _build_parts(sections: Sections, backbone: str, data: Description, objects: Parts) -> dict[str, Any]:
-    inputs = _inputs(sections, backbone, data, objects.get("backbone"))
-    context = {"data": data, "instances": data.instances, **inputs.context}
+def build_method(settings: Settings, data: Description, objects: Parts = NONE) -> Method:
+    """The method that settings describe, for data of this description. `objects` are the caller's parts by
+    choice, and a `backbone`; they are used as they are, not copied."""
+    parts = copy.deepcopy({choice: part for choice, part in settings.parts.items() if choice not in objects})
     encoders = objects.get("encoders")
+    width = None
     if encoders is None:
-        encoders = _build_encoders(sections["encoders"], inputs, context)
+        encoders = parts["encoders"]
+        encoders.meet(_inputs(settings, data, objects.get("backbone")))
+        width = _scored_width(encoders, settings.encoders)
         if "backbone" not in objects:
             # encoders with their own network have no head, and their settings may have the same names
-            head = None if encoders.built_in_backbone else head_of(sections["encoders"])
-            encoders.origin = EncoderOrigin(backbone, head, structure_of(encoders))
-        context["dim"] = _scored_width(encoders, sections["encoders"])
-    if encoders.vocabulary_size is not None:
-        context["symbols"] = encoders.vocabulary_size
-    if encoders.teacher_width is not None:
-        context["teacher_width"] = encoders.teacher_width
-    views = sections["views"]
+            head = None if encoders.built_in_backbone else head_of(settings.encoders)
+            encoders.origin = EncoderOrigin(settings.backbone, head, structure_of(encoders))
+    views = settings.views
     keys = [pair.key for pair in encoders.pairs(views["count"], views["symmetric"])]
-    context["views"] = 1 + max(keys, default=0)
-    # a prior reads embeddings before encoders make them wider for scoring
-    prior_width = {} if encoders.embedding_width is None else {"dim": encoders.embedding_width}
-    parts = {"encoders": encoders}
+    sizes = Sizes(
+        instances=data.instances,
+        dim=width,
+        views=1 + max(keys, default=0),
+        classes=data.class_count,
+        symbols=encoders.vocabulary_size or 0,
+        teacher_width=encoders.teacher_width or 0,
+    )
     # in the order of random draws: a prior last, so that it does not change the initial weights of the others
-    for choice in ("critic", "negatives", "selection", "bound", "prior"):
-        if choice in objects:
-            parts[choice] = objects[choice]
-        else:
-            part = ROOMS[choice][sections[choice]["name"]]
-            parts[choice] = build_part(
-                part, sections[choice], {**context, **prior_width} if choice == "prior" else context
-            )
-    return parts
+    for choice in ("critic", "negatives", "selection", "bound"):
+        if choice not in objects:
+            parts[choice].meet(sizes)
+    prior = objects.get("prior", parts.get("prior"))
+    if prior is not None and "prior" not in objects:
+        # a prior reads embeddings before encoders make them wider for scoring
+        prior.meet(replace(sizes, dim=encoders.embedding_width or width))
+    own_views = objects.get("views")
+    return Method(
+        **{choice: objects.get(choice, parts.get(choice)) for choice in ROOMS},
+        views=own_views if isinstance(own_views, AbstractViews) else settings.parts["views"],
+        symmetric=views["symmetric"],
+        chunk=settings.chunk,
+    )
 
 
-def _inputs(sections: Sections, backbone: str, data: Description, module: nn.Module | None) -> InputSpec:
+def _inputs(settings: Settings, data: Description, module: nn.Module | None) -> InputSpec:
     """What the networks receive, and how a backbone is made: of this name, or a copy of the caller's
     module."""
-    networks, views = modality_of_views(sections["views"]).networks, sections["views"]
-    inputs = networks.inputs(networks.smallest if module is not None else backbone, views, data)
+    networks = settings.modality.networks
+    inputs = networks.inputs(
+        networks.smallest if module is not None else settings.backbone, settings.views, data
+    )
     if module is not None:
         inputs = replace(inputs, body=lambda view: copy.deepcopy(module), measure_width=True)
-    return replace(inputs, context={"classes": data.class_count, **inputs.context})
+    return replace(
+        inputs, context={"classes": data.class_count, "instances": data.instances, **inputs.context}
+    )
 
 
-def _build_encoders(section: Section, inputs: InputSpec, context: Mapping[str, Any]) -> AbstractEncoders:
-    encoders = ROOMS["encoders"][section["name"]]
-    if encoders.built_in_backbone is not None:
-        return build_part(encoders, section, context)
-    return encoders.from_config(head_of(section), inputs, **role_settings(section))
-
-
-def _scored_width(encoders: AbstractEncoders, section: Section) -> int:
+def _scored_width(encoders: AbstractEncoders, section: Mapping[str, Any]) -> int:
     """The width of anchors and keys: that of the encoders, of their network, or of the setting that says
     it."""
     if encoders.scored_width is not None:
@@ -112,42 +91,7 @@ def _scored_width(encoders: AbstractEncoders, section: Section) -> int:
     return section[encoders.width_setting]
 
 
-def build_part(part: Callable[..., Any], section: Section, context: Mapping[str, Any]) -> Any:
-    """A part with its settings and what else its constructor takes from the context."""
-    settings = {key: section[key] for key in settable(part)}
-    for name in _required(part):
-        if name not in context:
-            raise UserError(
-                f"{section['name']} needs `{name}`, which is not available; available: {', '.join(context)}"
-            )
-    names = [name for name in inspect.signature(part).parameters if name not in settings]
-    return part(**settings, **{name: context[name] for name in names if name in context})
-
-
-def _required(part: Callable[..., Any]) -> list[str]:
-    """The parameters of a part without a default: what the context must hold."""
-    parameters = inspect.signature(part).parameters.values()
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [p.name for p in parameters if p.default is p.empty and p.kind not in variadic]
-
-
 # ---------------------------------------------------------------------------------------------- checking
-
-
-def check_parts(sections: Sections, objects: Parts = NONE) -> None:
-    """Lets every part check its settings. Networks and memories are not made; a part that needs sizes gets
-    small ones, on torch's meta device."""
-    example = modality_of_views(sections["views"]).reader.example_description(instances=1)
-    sizes = {"dim": 2, "instances": 1, "views": 1, "symbols": 2, "classes": 2, "data": example}
-    with torch.device("meta"):
-        for choice, kinds in ROOMS.items():
-            if choice in objects:
-                continue
-            part, section = kinds[sections[choice]["name"]], sections[choice]
-            if choice == "encoders" and part.built_in_backbone is None:
-                part(head_of(section), **role_settings(section))
-            else:
-                build_part(part, section, {name: sizes[name] for name in _required(part) if name in sizes})
 
 
 def check_together(sections: Sections, objects: Parts = NONE) -> None:

@@ -16,8 +16,9 @@ from nearfar.config.presets import PRESETS, words_of
 from nearfar.config.recipes import RECIPES, Recipe
 from nearfar.config.resolving import resolve
 from nearfar.config.sections import ROOMS, Sections, describe
+from nearfar.config.settings import Settings
 from nearfar.core.types import Certificate
-from nearfar.modalities import Modality, modality_of_views
+from nearfar.modalities import Modality
 from nearfar.parts.encoders import BACKBONES
 
 INSTANCES, CLASSES = 10_000, 10
@@ -29,17 +30,19 @@ class CompleteRecipe:
 
     name: str
     recipe: Recipe
-    choices: Sections
-    batch_size: int
+    settings: Settings
 
     @classmethod
     def of(cls, name: str) -> "CompleteRecipe":
-        settings = resolve(name, "DATA")
-        return cls(name, RECIPES[name], settings.sections(), settings.batch_size)
+        return cls(name, RECIPES[name], resolve(name, "DATA"))
+
+    @property
+    def choices(self) -> Sections:
+        return self.settings.sections()
 
     @property
     def modality(self) -> Modality:
-        return modality_of_views(self.choices["views"]["name"])
+        return self.settings.modality
 
     @property
     def command(self) -> str:
@@ -49,14 +52,13 @@ class CompleteRecipe:
     def certificate(self) -> Certificate:
         """What the method's number proves on instances nothing was fitted to, networks in evaluation mode,
         for its batch size and INSTANCES instances; while it trains, it proves nothing."""
+        settings = self.settings.model_copy(update={"backbone": self.modality.networks.smallest})
         with torch.device("meta"):
             method = build_method(
-                self.choices,
-                backbone=self.modality.networks.smallest,
-                data=self.modality.reader.example_description(INSTANCES).labelled(CLASSES),
+                settings, self.modality.reader.example_description(INSTANCES).labelled(CLASSES)
             )
             return method.eval().certificate(
-                self.batch_size,
+                settings.batch_size,
                 self.choices["views"]["count"],
                 held_out=True,
                 dependent=self.modality.reader.dependence,
@@ -141,7 +143,7 @@ def _section(entry: CompleteRecipe) -> Iterator[str]:
     yield from ("```text", *equation_lines(equation_of(entry.choices)), "```")
     yield ""
     certificate = entry.certificate()
-    yield f"**{certificate.status.capitalize()}** with batches of {entry.batch_size:,}:"
+    yield f"**{certificate.status.capitalize()}** with batches of {entry.settings.batch_size:,}:"
     yield ""
     yield from (f"- {clause}" for clause in certificate.condition.split("; "))
     if certificate.ceiling is not None:

@@ -238,15 +238,16 @@ def is_own_backbone(name: Any) -> bool:
     return isinstance(name, str) and name.startswith(f"{OWN} ")
 
 
-def describe_views(views: Any, modality: Modality, section: Section) -> Section:
-    """The views' section for an object: number and pairing of the views, and the description. A function of
-    one picture makes as many views as the recipe's section has."""
+def describe_views(views: Any, modality: Modality, section: Section) -> tuple[Section, AbstractViewSettings]:
+    """The views' section for an object: number and pairing of the views, and the description; and the
+    default views with that number and pairing. A function of one picture makes as many views as the recipe's
+    section has."""
     usual = section.get("count", 2) if isinstance(views, PictureFunctions) else 2
     paired = {"count": _count_of(views) or usual, "symmetric": section.get("symmetric", True)}
-    default = modality.views.check({"name": modality.views.default, **paired})
-    shared = {key: value for key, value in default.items() if key != "name"}
+    default = modality.views.of({"name": modality.views.default, **paired})
+    shared = default.section()
     description = {key: value for key, value in describe_object(views).items() if key not in shared}
-    return {**description, **shared, "modality": modality.name}
+    return {**description, **shared, "modality": modality.name}, default
 
 
 def _class_name(part: Any) -> str:

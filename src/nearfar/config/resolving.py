@@ -15,7 +15,7 @@ import yaml
 from pydantic import ValidationError
 from torch import nn
 
-from nearfar.config.building import NONE, check_parts, check_together
+from nearfar.config.building import NONE, check_together
 from nearfar.config.fields import CHOICES, FIELDS
 from nearfar.config.objects import (
     BACKBONE,
@@ -31,9 +31,18 @@ from nearfar.config.objects import (
 )
 from nearfar.config.presets import preset_for
 from nearfar.config.reading import load_file, load_yaml, numbers
-from nearfar.config.recipes import RECIPES
-from nearfar.config.schema import check_settings, expectation, settable, unknown, validator_error
-from nearfar.config.sections import PAIRING_KEYS, ROOMS, built_from, check_owners, check_section, section_of
+from nearfar.config.recipes import RECIPES, Recipe
+from nearfar.config.recipes.recipe import plan_of
+from nearfar.config.schema import check_settings, expectation, plain, settable, unknown, validator_error
+from nearfar.config.sections import (
+    PAIRING_KEYS,
+    ROOMS,
+    built_from,
+    check_owners,
+    check_section,
+    make_part,
+    section_of,
+)
 from nearfar.config.settings import MAX_EPOCHS, TEXTS, Settings
 from nearfar.core.abstract import AbstractViewSettings
 from nearfar.core.method import Method
@@ -147,15 +156,17 @@ def resolve(
     it gets that modality's views. `recipe` may be a method whose networks are still to be made. `objects`
     are parts, or a complete method, that the caller made (objects.py): settings describe them.
     """
+    plan: dict[str, Any] = {}
     if METHOD in objects:
         merged = {"recipe": OWN, "data": data, **_method_settings(objects[METHOD], modality)}
     elif isinstance(recipe, Method):
         merged = {"recipe": OWN, "data": data, **_method_settings(recipe, modality)}
-    elif recipe not in RECIPES:
-        raise unknown(recipe, RECIPES, "recipes")
+        plan = recipe.parts()
     else:
-        layers = _with_preset(recipe, layers)
-        merged = {"recipe": recipe, "data": data, **RECIPES[recipe].settings(_epochs(layers))}
+        named, layers = _recipe(recipe), _with_preset(recipe, layers)
+        plan = named.plan(_epochs(layers)).parts()
+        sections = plain({choice: section_of(choice, part) for choice, part in plan.items()})
+        merged = {"recipe": recipe, "data": data, **named.training.settings(), **sections}
     if modality is not None:
         merged["views"] = _views_for(modality, merged, objects)
     for layer in layers:
@@ -170,8 +181,14 @@ def resolve(
                 f"views was a function of one picture, but the data are {of.plural}; expected a function of "
                 "(loaded instances, seed, epoch, index) that returns a tensor for each view"
             )
-        merged[VIEWS] = describe_views(objects[VIEWS], of, merged[VIEWS])
-    return check(merged, objects)
+        merged[VIEWS], plan[VIEWS] = describe_views(objects[VIEWS], of, merged[VIEWS])
+    return check(merged, objects, plan=plan)
+
+
+def _recipe(name: str) -> Recipe:
+    if name not in RECIPES:
+        raise unknown(name, RECIPES, "recipes")
+    return RECIPES[name]
 
 
 def modality_of_recipe(recipe: str | Method) -> Modality:
@@ -180,9 +197,7 @@ def modality_of_recipe(recipe: str | Method) -> Modality:
         return modality_of_views(section_of("views", recipe.views))
     if isinstance(recipe, Method) or recipe == OWN:
         return next(iter(MODALITIES.values()))
-    if recipe not in RECIPES:
-        raise unknown(recipe, RECIPES, "recipes")
-    return modality_of_views(RECIPES[recipe].choices["views"])
+    return modality_of_views(section_of("views", plan_of(_recipe(recipe).method).views))
 
 
 def _merge(merged: dict[str, Any], layer: Layer) -> None:
@@ -267,11 +282,13 @@ def _epochs(layers: Iterable[Layer]) -> int:
 # --------------------------------------------------------------------------------------- checking
 
 
-def check(merged: Layer, objects: Objects = NONE, *, stored: bool = False) -> Settings:
-    """Complete settings, or an error about the first one that is wrong.
+def check(
+    merged: Layer, objects: Objects = NONE, *, stored: bool = False, plan: Mapping[str, Any] = NONE
+) -> Settings:
+    """Complete settings with their parts, or an error about the first one that is wrong.
 
     `stored` settings may describe an object that the caller did not pass again; then the parts are not
-    checked together.
+    checked together. Parts of `plan` that the settings describe are used, the others are made.
     """
     settings = dict(merged)
     described = {room for room in CHOICES if room in objects or (stored and "object" in settings[room])}
@@ -282,8 +299,12 @@ def check(merged: Layer, objects: Objects = NONE, *, stored: bool = False) -> Se
     for room in ROOMS:
         settings[room] = settings[room] if room in described else check_section(room, settings[room])
     modality = modality_of_views(settings["views"])
+    if VIEWS in objects:
+        views = plan[VIEWS]
+    else:
+        views = _planned(VIEWS, settings["views"], plan) or modality.views.of(settings["views"])
     if VIEWS not in described:
-        settings["views"] = modality.views.check(settings["views"])
+        settings["views"] = {"name": settings["views"]["name"], **views.section()}
     complete = all(room in objects for room in described)
     if complete:  # first: that encoders are for other views is the more helpful message than a wrong backbone
         check_together(settings, objects)
@@ -293,14 +314,24 @@ def check(merged: Layer, objects: Objects = NONE, *, stored: bool = False) -> Se
         )
     elif "encoders" in objects:
         settings[BACKBONE] = describe_backbone(objects["encoders"].backbone())
-    if complete:
-        check_parts(settings, objects)
+    rooms = [room for room in ROOMS if room not in described]
+    parts = {room: _planned(room, settings[room], plan) or make_part(room, settings[room]) for room in rooms}
     try:
-        return Settings(**settings)
+        checked = Settings(**settings)
+        checked._parts = {**parts, VIEWS: views}
+        return checked
     except ValidationError as problem:
         first = problem.errors()[0]
         error = UserError(f"{first['loc'][0]} was {first['input']!r}; {expectation(problem)}")
         raise validator_error(problem) or error from None
+
+
+def _planned(choice: str, section: Layer, plan: Mapping[str, Any]) -> Any:
+    """The part of a plan, if this section describes it; else None."""
+    part = plan.get(choice)
+    if part is None or (choice == VIEWS and not isinstance(part, AbstractViewSettings)):
+        return None
+    return part if plain(section_of(choice, part)) == plain(section) else None
 
 
 def check_optimizer(settings: Layer) -> dict[str, Any]:

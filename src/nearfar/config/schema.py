@@ -1,8 +1,7 @@
 """A part's constructor is its schema: `{name: ring, lower: 0.5}` becomes `Ring(lower=0.5)`.
 
 A part's settings are the parameters of its constructor that have a default and can be passed by position.
-What has no default or is keyword-only (a network, a width, the number of instances) comes from the data
-(building.py). Values are validated and converted by pydantic from the parameters' annotations.
+What depends on the data is made later (`AbstractPart.meet`). Values are validated and converted by pydantic from the parameters' annotations.
 """
 
 import types

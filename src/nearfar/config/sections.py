@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import nn
 
-from nearfar.config.fields import CHOICES
 from nearfar.config.schema import check_settings, settable, unknown
 from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.method import Method
@@ -40,7 +39,7 @@ PAIRING_KEYS = ("count", "symmetric", "aligned", "colours")
 
 def sections_of(method: Method) -> dict[str, dict[str, Any]]:
     """A method as settings: for each choice the name of its part and that part's settings."""
-    return {choice: section_of(choice, getattr(method, choice)) for choice in CHOICES}
+    return {choice: section_of(choice, part) for choice, part in method.parts().items()}
 
 
 def section_of(choice: str, part: Any) -> dict[str, Any]:
@@ -95,9 +94,13 @@ def head_of(section: Section) -> HeadConfig:
     return HeadConfig(**{key: section[key] for key in settable(HeadConfig) if key in section})
 
 
-def role_settings(section: Section) -> dict[str, Any]:
-    """The settings of the encoders themselves, without those of the head."""
-    return {key: section[key] for key in settable(ROOMS["encoders"][section["name"]])}
+def make_part(choice: str, section: Section) -> Any:
+    """The part that a checked section describes, before it meets any data."""
+    kind = ROOMS[choice][section["name"]]
+    settings = {key: section[key] for key in settable(kind)}
+    if choice == "encoders" and kind.built_in_backbone is None:
+        return kind(head_of(section), **settings)
+    return kind(**settings)
 
 
 # ---------------------------------------------------------------------------------------------- checking

@@ -6,9 +6,18 @@ how settings are read, merged and checked is in resolving.py.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationInfo,
+    field_validator,
+)
 
 from nearfar.config.fields import CHOICES, FIELDS
 from nearfar.config.reading import dump_yaml, memory_bytes, seconds
@@ -164,6 +173,20 @@ class Settings(BaseModel):
         if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
             raise UserError(f"device was {name!r}; expected auto, cpu, cuda, cuda:N or mps")
         return name
+
+    # the parts that the sections describe, without weights and memories; None and missing: Python objects
+    _parts: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """The part of each choice as its settings describe it: made once, when the settings were checked.
+        A method is made of copies (building.py)."""
+        return self._parts
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Settings) and dict(self) == dict(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
     @property
     def modality(self) -> Modality:

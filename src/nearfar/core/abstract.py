@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import wraps
-from typing import Any, ClassVar, Self, TypeGuard
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 import torch
@@ -86,6 +86,13 @@ class AbstractPart:
         if is_dataclass(self):
             return {key: getattr(self, key) for key in settable(type(self))}
         return dict(vars(self).get("_settings", {}))
+
+    def meet(self, data: Any) -> None:
+        """Makes what depends on the data: weights and memories. Until then a part is its settings.
+
+        Called once, on a copy, when a method meets its data; random draws follow the run's seed. Encoders
+        get what their networks are shown (`parts.encoders.InputSpec`), all others get `core.types.Sizes`.
+        Default: nothing depends on the data."""
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
@@ -190,12 +197,6 @@ class AbstractEncoders(AbstractPart, ABC):
     @abstractmethod
     def backbone(self) -> nn.Module:
         """The network that is kept after training: from one plain view to features."""
-
-    @classmethod
-    def from_config(cls, head: Any, inputs: Any, **settings: Any) -> Self:
-        """Encoders around a backbone: `head` describes head and predictor, `inputs` what the networks are
-        shown. Those with a `built_in_backbone` are made from their settings alone."""
-        raise NotImplementedError(cls.__name__)
 
     def group_of(self, key: int) -> int:
         """The group of a key, from 0 to `key_groups` - 1."""

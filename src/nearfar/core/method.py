@@ -24,6 +24,7 @@ from nearfar.core.abstract import (
     AbstractCritic,
     AbstractEncoders,
     AbstractNegatives,
+    AbstractPart,
     AbstractPrior,
     AbstractSelection,
     AbstractViews,
@@ -120,9 +121,9 @@ class Method(nn.Module):
             encoding=self.encoding,
         )
 
-    def _repr_html_(self) -> str:
-        """The choices as cards."""
-        parts = {
+    def parts(self) -> dict[str, AbstractPart | None]:
+        """The part of each choice."""
+        return {
             "views": self.views,
             "encoders": self.encoders,
             "critic": self.critic,
@@ -131,10 +132,13 @@ class Method(nn.Module):
             "bound": self.bound,
             "prior": self.prior,
         }
+
+    def _repr_html_(self) -> str:
+        """The choices as cards."""
         return cards_html(
             {
                 choice: (type(part).__name__, part.settings)
-                for choice, part in parts.items()
+                for choice, part in self.parts().items()
                 if part is not None
             }
         )

@@ -26,6 +26,7 @@ from nearfar.core.buffers import BufferUpdates
 from nearfar.core.notebook import badge_html
 from nearfar.core.schedules import Progress
 from nearfar.core.scores import Candidates
+from nearfar.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,29 @@ class Batch:
         labels = None if self.labels is None else change(self.labels)
         groups = {name: change(numbers) for name, numbers in self.groups.items()}
         return Batch(tree_map(change, self.views), change(self.index), labels, groups)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a part may need to know when its method meets the data: of the data, and of the encoders."""
+
+    instances: int  # of the data
+    # width of anchors and keys, and for a prior of embeddings; None: encoders made in Python do not say
+    dim: int | None = None
+    views: int = 1  # numbers of keys: views, or whatever else the encoders make keys of
+    classes: int | None = None  # of the data; None: they have no labels
+    symbols: int = 0  # of the encoders' vocabulary
+    teacher_width: int = 0  # of a teacher's features
+
+    def width(self, part: object) -> int:
+        """The width, for a part that cannot be made without it."""
+        if self.dim is None:
+            name = type(part).__name__
+            raise UserError(
+                f"{name} needs the width of what is scored, which these encoders do not give; make it with "
+                f"{name}(…, dim=…)"
+            )
+        return self.dim
 
 
 @dataclass(frozen=True)

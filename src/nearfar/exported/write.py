@@ -106,7 +106,7 @@ def _parts(run: Run) -> ExportParts:
     network = run.modality.networks.smallest if custom_objects else settings.backbone
     shapes = run.modality.networks.inputs(network, settings.views, description).shapes
     out = portable(encoder, settings.backbone, shapes)
-    preprocessing, source = run.modality.views.of(settings.views).portable(description)
+    preprocessing, source = settings.parts["views"].portable(description)
     channels = getattr(encoder, "channels", ())
     # per-view networks with different channels take all channels at once
     shape = (sum(channels), *shapes[0][1:]) if len({*channels}) > 1 else shapes[0]

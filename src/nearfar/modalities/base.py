@@ -18,18 +18,18 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 from PIL import Image
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from nearfar.config.schema import check_settings, settable
-from nearfar.core.abstract import AbstractViews, AbstractViewSettings
+from nearfar.core.abstract import AbstractViewSettings
 from nearfar.core.method import Method
 from nearfar.core.results import Measurement
 from nearfar.errors import UserError
@@ -331,22 +331,21 @@ class ViewFamily:
         return self.names[0]
 
     def check(self, choice: Choice) -> dict[str, Any]:
-        """The views' section of the settings, checked and completed."""
-        return {"name": choice["name"], **read_views(self.kinds[choice["name"]], choice).section()}
+        """The views' section of the settings, complete and converted."""
+        return {"name": choice["name"], **self.of(choice).section()}
+
+    @cached_property
+    def default_section(self) -> dict[str, Any]:
+        """The section of the default views."""
+        return self.check({"name": self.default})
 
     def of(self, choice: Choice) -> AbstractViewSettings:
-        """The settings object of a checked section; a caller's own views have the default's kind."""
+        """The views of a section; an error names the first wrong setting. Of views that the caller made, the
+        default with their number and pairing."""
         if choice["name"] in self.kinds:
             return read_views(self.kinds[choice["name"]], choice)
         kind = self.kinds[self.default]
-        return kind(**{key: choice[key] for key in settable(kind) if key in choice})
-
-    def training(self, choice: Choice, description: Any, device: torch.device) -> AbstractViews:
-        return self.of(choice).training(description, device)
-
-    def plain_view(self, choice: Choice, description: Any, device: torch.device) -> PlainView:
-        view: PlainView = self.of(choice).plain_view(description, device)
-        return view
+        return kind(**check_settings(kind, {k: choice[k] for k in settable(kind) if k in choice}, "views"))
 
     def conflict(self, choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
         """Why these views do not go with the other choices of a method; None if they do."""
@@ -393,9 +392,9 @@ class AbstractNetworks(ABC):
         self, views: ViewFamily, description: Any, target: Any, network_name: str
     ) -> Callable[[Tensor], Tensor]:
         """See `Modality.view_converter`; by default views of the same shape are the same."""
-        choice = views.check({"name": views.default})
-        shapes = self.inputs(self.smallest, choice, description).shapes
-        expected = self.inputs(self.smallest, choice, target).shapes
+        section = views.default_section
+        shapes = self.inputs(self.smallest, section, description).shapes
+        expected = self.inputs(self.smallest, section, target).shapes
         if shapes != expected:
             raise UserError(
                 f"{network_name} takes views of shape {expected[0]}, but those of the data are {shapes[0]}"

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from nearfar.core.abstract import settable
 from nearfar.errors import UserError
 
 JOINED_BY = "+"
@@ -50,13 +51,13 @@ class Joinable(dict[str, Maker]):
     def _joined(self, makers: Mapping[str, Maker]) -> Maker:
         parameters = self._parameters(makers)
         # what several share has the default of the first
-        defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        defaults = {p.name: p.default for p in parameters}
 
         def make(**given: Any) -> Any:
             settings = {**defaults, **given}
 
             def settings_of(maker: Maker) -> dict[str, Any]:
-                return {key: settings[key] for key in inspect.signature(maker).parameters if key in settings}
+                return {key: settings[key] for key in settable(maker)}
 
             return self.join(*(maker(**settings_of(maker)) for maker in makers.values()))
 
@@ -74,18 +75,16 @@ class Joinable(dict[str, Maker]):
         return make
 
     def _parameters(self, makers: Mapping[str, Maker]) -> list[inspect.Parameter]:
-        """The settings of all, those by position first."""
+        """The settings of all."""
         owners: dict[str, str] = {}
         parameters: dict[str, inspect.Parameter] = {}
         for name, maker in makers.items():
-            for key, parameter in inspect.signature(maker).parameters.items():
-                # passed by the builder, equal for all parts
-                by_builder = parameter.kind is parameter.KEYWORD_ONLY
-                if key in parameters and not by_builder and not self.shared:
+            for key, parameter in settable(maker).items():
+                if key in parameters and not self.shared:
                     raise UserError(
                         f"{self.room} was {JOINED_BY.join(makers)}, but {owners[key]} and {name} both have "
                         f"a setting {key}"
                     )
                 owners.setdefault(key, name)
                 parameters.setdefault(key, parameter)
-        return sorted(parameters.values(), key=lambda parameter: parameter.kind)
+        return list(parameters.values())

@@ -170,7 +170,7 @@ def _class_scores(method: Method) -> nn.Module | None:
 
 def _from_file(name: str, path: Path, spec: str) -> Teacher:
     modality = next(candidate for candidate in MODALITIES.values() if candidate.views.resizable)
-    views = modality.views.check({"name": modality.views.default})
+    views = modality.views.default_section
     try:
         modality.check_network(name)
     except UserError as problem:

@@ -255,9 +255,8 @@ class Run:
     def plain_view(self, description: Description | None = None) -> PlainView:
         """The view of evaluation, without augmentation; of the run's data, or of data with another
         description."""
-        return self.modality.views.plain_view(
-            self.settings.views, description or self.description, self.device
-        )
+        view: PlainView = self.settings.parts[VIEWS].plain_view(description or self.description, self.device)
+        return view
 
     def views(self, description: Description | None = None) -> Any:
         """The views of training."""
@@ -429,13 +428,7 @@ def fresh_method(settings: Settings, data: Description, objects: Objects = NONE)
         return parts[METHOD]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        method = build_method(
-            {room: getattr(settings, room) for room in CHOICES},
-            backbone=settings.backbone,
-            data=data,
-            chunk=settings.chunk,
-            objects=parts,
-        )
+        method = build_method(settings, data, parts)
     attach_teacher(method.encoders, settings, data, objects.get(TEACHER))
     return method
 
@@ -451,7 +444,7 @@ def views_of(
     """The views of training: those of the settings, or the object that was passed."""
     views = objects.get(VIEWS)
     if views is None:
-        return settings.modality.views.training(settings.views, description, device)
+        return settings.parts[VIEWS].training(description, device)
     if isinstance(views, PictureFunctions):
         return views.training(settings.views["count"], description, device)
     return views

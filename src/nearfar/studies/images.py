@@ -242,7 +242,7 @@ def compute_arm(
         train, _ = image_sets(setup)
         description = describe_data(train, settings, None, False)
         assert isinstance(description, ImageDescription)
-        plain_view = settings.modality.views.plain_view(settings.views, description, torch.device("cpu"))
+        plain_view = settings.parts["views"].plain_view(description, torch.device("cpu"))
         if identity["recipe"] == "pixels":
             accuracies = _accuracies(lambda images: pixels_features(images, plain_view, workers=1), setup)
             return {**accuracies, **_cost(0)}

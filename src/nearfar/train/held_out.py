@@ -132,7 +132,7 @@ def dependence(held_out: DataSet, session: Session) -> str:
 def count_copies(held_out: DataSet, session: Session) -> int:
     """How many held-out instances equal another one, or a training instance, in plain view."""
     settings = session.settings
-    plain_view = settings.modality.views.plain_view(settings.views, session.description, torch.device("cpu"))
+    plain_view = settings.parts["views"].plain_view(session.description, torch.device("cpu"))
 
     def digests(data: DataSet) -> list[bytes]:
         rows = (

@@ -269,7 +269,7 @@ def identical_instances(session: Session) -> str | None:
     """A warning if the first instances are all equal, so that no view of them can be told from another's."""
     data, settings = session.data, session.settings
     rows = data.subset(np.sort(session.stream.index(0)[1][:MAX_COMPARED]))
-    plain_view = settings.modality.views.plain_view(settings.views, session.description, session.device)
+    plain_view = settings.parts["views"].plain_view(session.description, session.device)
     if len(rows) < MIN_COMPARED or len(torch.unique(content_hashes(rows, plain_view), dim=0)) > 1:
         return None
     return f"the first {len(rows)} {rows.unit} are identical; if all are, there is nothing to learn: check the data"

@@ -53,7 +53,7 @@ def probe_sample(session: Session) -> ProbeSample:
         data = description.convert_channels(opened, "this run")
         description = description.with_statistics_of(data, None)
     sample = data.subset(data.sample(0, 0, MAX_PROBED))
-    plain_view = modality.views.plain_view(settings.views, description, session.device)
+    plain_view = settings.parts["views"].plain_view(description, session.device)
     return ProbeSample(sample, plain_view, probe_problem(data))
 
 

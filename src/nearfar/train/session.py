@@ -331,7 +331,7 @@ class Session:
         share the batches."""
         settings = self.settings
         share, gather = shared_batches(self.data, settings.batch_size, self.strategy)
-        plain_view = settings.modality.views.plain_view(settings.views, self.description, self.device)
+        plain_view = settings.parts["views"].plain_view(self.description, self.device)
         with frozen(self.method), self.strategy.full_weights(self.method):
             parts = [
                 self.method.embed(self._view_to_device(plain_view.as_views(view, 1)[0])).cpu()
@@ -349,7 +349,7 @@ class Session:
         count = min(self.method.negatives.prefill_size(), len(self.data))
         if not count:
             return
-        plain_view = settings.modality.views.plain_view(settings.views, self.description, self.device)
+        plain_view = settings.parts["views"].plain_view(self.description, self.device)
         rows = self.data.sample(settings.seed, 0, count)
         self.method.train()
         seed_step(settings.seed, 2**40)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from nearfar.config.fields import FIELDS
@@ -25,6 +25,16 @@ class Training:
     backbone: str | None = None
     clip: float | None = None
 
+    def settings(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+@cache
+def plan_of(method: Callable[..., Method]) -> Method:
+    """The method that a recipe's function returns. It is made once: runs copy its parts, nothing changes
+    them."""
+    return method()
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -40,20 +50,19 @@ class Recipe:
     selection: Callable[[int], AbstractSelection] | None = None
     command: str = "pretrain {name} {data}"  # that trains it
 
-    def parts(self, epochs: int) -> Method:
+    def plan(self, epochs: int) -> Method:
         """The method, for a run of so many epochs."""
-        method = self.method()
+        method = plan_of(self.method)
         return method if self.selection is None else method.replace(selection=self.selection(epochs))
 
     def settings(self, epochs: int) -> dict[str, Any]:
         """The recipe as plain settings of a run of so many epochs."""
-        training = {key: value for key, value in asdict(self.training).items() if value is not None}
-        return {**training, **plain(sections_of(self.parts(epochs)))}
+        return {**self.training.settings(), **plain(sections_of(self.plan(epochs)))}
 
     @cached_property
     def choices(self) -> dict[str, dict[str, Any]]:
         """The parts as settings, by choice, for a run of the default length."""
-        return plain(sections_of(self.parts(FIELDS["epochs"].default)))
+        return plain(sections_of(self.plan(FIELDS["epochs"].default)))
 
 
 def share_of(epochs: int, share: float) -> float:

@@ -40,20 +40,20 @@ def variants(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
             recipe, about=f"{variant.about} (on {name}).", selection=variant.selection
         )
         for name, recipe in recipes.items()
-        if recipe.method().negatives.has_candidates
+        if recipe.plan(1).negatives.has_candidates
         for suffix, variant in _variants_of(recipe).items()
     }
 
 
 def _variants_of(recipe: Recipe) -> dict[str, Variant]:
-    method = recipe.parts(1)
+    method = recipe.plan(1)
     rules = _rules(method.negatives)
     if isinstance(method.selection, Everyone):
         return rules
     if isinstance(method.selection, Neighbours):
         return {**rules, **_close_rules(method.negatives)}
     return {
-        suffix: Variant(rule.about, _joined(rule.selection, lambda epochs: recipe.parts(epochs).selection))
+        suffix: Variant(rule.about, _joined(rule.selection, lambda epochs: recipe.plan(epochs).selection))
         for suffix, rule in rules.items()
     }
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -43,11 +44,12 @@ class BothSides(AbstractViewSettings):
         return FirstSide(description, device)
 
 
-def side_choice(kind: str) -> dict[str, Any]:
-    """The views' section of one side: one view of its modality."""
+@cache
+def side_views(kind: str) -> AbstractViewSettings:
+    """The views of one side: one view of its modality."""
     views = SIDES[kind].views
     single = {"count": 1, "symmetric": False} if views.several else {}
-    return views.check({"name": views.default, **single})
+    return views.of({"name": views.default, **single})
 
 
 class PairViews(AbstractViews):
@@ -57,9 +59,9 @@ class PairViews(AbstractViews):
         self.description = description
         self.sides: list[MakeViews] = []
         for kind, side in zip(description.kinds, description.of_sides(), strict=True):
-            views = SIDES[kind].views
-            make = views.training if settings.augment and views.several else views.plain_view
-            self.sides.append(make(side_choice(kind), side, device))
+            views = side_views(kind)
+            augmented = settings.augment and SIDES[kind].views.several
+            self.sides.append((views.training if augmented else views.plain_view)(side, device))
 
     def __call__(
         self, loaded: tuple[Any, Any], seed: int, epoch: int, index: np.ndarray
@@ -75,7 +77,7 @@ class FirstSide(PlainView):
 
     def __init__(self, description: PairsDescription, device: torch.device) -> None:
         kind, side = description.kinds[0], description.of_sides()[0]
-        self.first = SIDES[kind].views.plain_view(side_choice(kind), side, device)
+        self.first = side_views(kind).plain_view(side, device)
 
     def __repr__(self) -> str:
         return f"FirstSide({self.first!r})"
@@ -99,6 +101,6 @@ class PairsNetworks(AbstractNetworks):
         for kind, side in zip(description.kinds, description.of_sides(), strict=True):
             networks = SIDES[kind].networks
             name = networks.default if network == "both" else networks.smallest
-            sides.append(networks.inputs(name, side_choice(kind), side))
+            sides.append(networks.inputs(name, side_views(kind).section(), side))
         # each network receives its own view, so the shapes are not those of channels to be split
         return InputSpec(lambda view: sides[view].body(0), ((1,), (1,)), {"instances": description.instances})

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import Progress, Value, at
 from nearfar.core.scores import Negatives, Scores
-from nearfar.core.types import Certificate, NegativeSampling
+from nearfar.core.types import Certificate, NegativeSampling, Sizes
 from nearfar.errors import UserError
 from nearfar.parts.bounds.claims import checked, objective
 from nearfar.parts.bounds.infonce import log_probability
@@ -212,6 +212,10 @@ class Sum(nn.Module, AbstractBound):
         self.averages_anchors = all(part.averages_anchors for part in parts)
         self.has_memory = any(part.has_memory for part in parts)
         self.remembered = nn.ModuleList(part for part in parts if isinstance(part, nn.Module))
+
+    def meet(self, sizes: Sizes) -> None:
+        for part in self.parts:
+            part.meet(sizes)
 
     def forward(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return torch.stack([part(scores, progress) for part in self.parts]).sum()

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractCritic, AbstractInnerProduct, Anchors, Factors, Keys
 from nearfar.core.schedules import START, Progress
+from nearfar.core.types import Sizes
 from nearfar.errors import UserError
 
 Dim = int | tuple[int, int]
@@ -35,17 +36,16 @@ def _check_above_zero(**numbers: int) -> None:
             raise UserError(f"critic.{name} was {number!r}; it must be a whole number from 1")
 
 
+def _check_activation(name: str) -> None:
+    if name not in ACTIVATIONS:
+        raise UserError(f"critic.activation was {name!r}; expected {', '.join(ACTIVATIONS)}")
+
+
 def _hidden_layers(width: int, hidden: int, layers: int, activation: Activation) -> list[nn.Module]:
     modules: list[nn.Module] = []
     for depth in range(layers):
-        modules += [nn.Linear(width if depth == 0 else hidden, hidden), _activation(activation)]
+        modules += [nn.Linear(width if depth == 0 else hidden, hidden), ACTIVATIONS[activation]()]
     return modules
-
-
-def _activation(name: Activation) -> nn.Module:
-    if name not in ACTIVATIONS:
-        raise UserError(f"critic.activation was {name!r}; expected {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[name]()
 
 
 def _last(width: int, out: int, silent: bool, bias: bool = True) -> nn.Linear:
@@ -56,7 +56,24 @@ def _last(width: int, out: int, silent: bool, bias: bool = True) -> nn.Linear:
     return layer
 
 
-class Separable(nn.Module, AbstractInnerProduct):
+class NetworksOfWidth(nn.Module):
+    """Networks that are made at once where `dim` is given, else when the method meets its data."""
+
+    def __init__(self, dim: Dim | None, silent: bool) -> None:
+        super().__init__()
+        self.silent = silent
+        if dim is not None:
+            self.make(dim)
+
+    def meet(self, sizes: Sizes) -> None:
+        self.make(sizes.width(self))
+
+    def make(self, dim: Dim) -> None:
+        """Makes the networks for this width of both sides, or of each."""
+        raise NotImplementedError
+
+
+class Separable(NetworksOfWidth, AbstractInnerProduct):
     """f(u, v) = g(u)^T h(v), g and h networks of `layers` hidden layers (Song & Ermon 2020, App. C.2: 2 of
     256, out 32)."""
 
@@ -69,21 +86,27 @@ class Separable(nn.Module, AbstractInnerProduct):
         out: int = 32,
         activation: Activation = "relu",
         *,
-        dim: Dim,
+        dim: Dim | None = None,
         silent: bool = False,
     ) -> None:
-        super().__init__()
         _check_above_zero(hidden=hidden, layers=layers, out=out)
+        _check_activation(activation)
+        super().__init__(dim, silent)
+
+    def make(self, dim: Dim) -> None:
+        hidden, layers, out, activation = self.settings.values()
         first, second = _sides(dim)
         # one silent side is enough: the other stays random, so the silent one has a gradient
-        self.g = nn.Sequential(*_hidden_layers(first, hidden, layers, activation), _last(hidden, out, silent))
+        self.g = nn.Sequential(
+            *_hidden_layers(first, hidden, layers, activation), _last(hidden, out, self.silent)
+        )
         self.h = nn.Sequential(*_hidden_layers(second, hidden, layers, activation), _last(hidden, out, False))
 
     def factors(self, anchors: Anchors, keys: Keys, progress: Progress) -> Factors:
         return self.g(anchors), self.h(keys)
 
 
-class Joint(nn.Module, AbstractCritic):
+class Joint(NetworksOfWidth, AbstractCritic):
     """f(u, v) = t([u, v]), one network of `layers` hidden layers on both together (Song & Ermon 2020, App.
     C.2: 2 of 256)."""
 
@@ -96,17 +119,21 @@ class Joint(nn.Module, AbstractCritic):
         layers: int = 2,
         activation: Activation = "relu",
         *,
-        dim: Dim,
+        dim: Dim | None = None,
         silent: bool = False,
     ) -> None:
-        super().__init__()
         _check_above_zero(hidden=hidden, layers=layers)
+        _check_activation(activation)
+        super().__init__(dim, silent)
+
+    def make(self, dim: Dim) -> None:
+        hidden, layers, activation = self.settings.values()
         self.sides = _sides(dim)
         self.first = nn.Linear(sum(self.sides), hidden)
         self.rest = nn.Sequential(
-            _activation(activation),
+            ACTIVATIONS[activation](),
             *_hidden_layers(hidden, hidden, layers - 1, activation),
-            _last(hidden, 1, silent),
+            _last(hidden, 1, self.silent),
         )
 
     def pairs(self, anchors: Anchors, keys: Anchors, progress: Progress = START) -> Float[Tensor, "n"]:
@@ -120,7 +147,7 @@ class Joint(nn.Module, AbstractCritic):
         return self.rest(hidden).view(len(anchors), len(keys))
 
 
-class Hybrid(nn.Module, AbstractCritic):
+class Hybrid(NetworksOfWidth, AbstractCritic):
     """f(u, v) = t([g(u), h(v)]): each side through a network of its own to `out` numbers, both together
     through one layer of `small`. It sees interactions as `Joint` does, at little more than the cost of
     `Separable`."""
@@ -136,16 +163,20 @@ class Hybrid(nn.Module, AbstractCritic):
         small: int = 32,
         activation: Activation = "relu",
         *,
-        dim: Dim,
+        dim: Dim | None = None,
         silent: bool = False,
     ) -> None:
-        super().__init__()
         _check_above_zero(hidden=hidden, layers=layers, out=out, small=small)
+        _check_activation(activation)
+        super().__init__(dim, silent)
+
+    def make(self, dim: Dim) -> None:
+        hidden, layers, out, small, activation = self.settings.values()
         self.g, self.h = (
             nn.Sequential(*_hidden_layers(side, hidden, layers, activation), _last(hidden, out, False))
             for side in _sides(dim)
         )
-        self.t = Joint(small, 1, activation, dim=out, silent=silent)
+        self.t = Joint(small, 1, activation, dim=out, silent=self.silent)
 
     def pairs(self, anchors: Anchors, keys: Anchors, progress: Progress = START) -> Float[Tensor, "n"]:
         return self.t.pairs(self.g(anchors), self.h(keys), progress)
@@ -154,15 +185,17 @@ class Hybrid(nn.Module, AbstractCritic):
         return self.t.cross(self.g(anchors), self.h(keys), progress)
 
 
-class Bilinear(nn.Module, AbstractInnerProduct):
+class Bilinear(NetworksOfWidth, AbstractInnerProduct):
     """f(u, v) = u^T W v (Liu 2022, Eq. 24's log-bilinear score)."""
 
     equation = "u^T W v"
 
-    def __init__(self, *, dim: Dim, silent: bool = False) -> None:
-        super().__init__()
+    def __init__(self, *, dim: Dim | None = None, silent: bool = False) -> None:
+        super().__init__(dim, silent)
+
+    def make(self, dim: Dim) -> None:
         first, second = _sides(dim)
-        self.weight = _last(second, first, silent, bias=False)
+        self.weight = _last(second, first, self.silent, bias=False)
 
     def factors(self, anchors: Anchors, keys: Keys, progress: Progress) -> Factors:
         return anchors, self.weight(keys)

@@ -8,7 +8,7 @@ of p and of features are a prior (prior=distillation).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from nearfar.core.abstract import AbstractOneNetwork
 from nearfar.core.networks import embed_views
 from nearfar.core.types import Batch, Encoded, Pair, Supervision, TeacherOutput
 from nearfar.errors import UserError
-from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network
+from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network, planned_config
 
 
 class Distilled(nn.Module, AbstractOneNetwork):
@@ -60,30 +60,29 @@ class Distilled(nn.Module, AbstractOneNetwork):
         if not 0 <= weight < float("inf"):
             raise UserError(f"encoders.weight was {weight:g}; it must be at least 0")
         self.network = network.planned() if isinstance(network, HeadConfig) else network
-        self.projection, self.table = projection, table
+        self.register_module("projection", projection)
+        self.register_module("table", table)
         self.teacher, self.digest, self.teacher_width, self.teacher_classes = teacher, digest, width, classes
         self.weight, self.direction, self.learns_labels = weight, direction, learns_labels
         self.guide: Callable[[Any], TeacherOutput] | None = None
 
-    @classmethod
-    def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:
-        label_classes, teacher_classes = inputs.context.get("classes") or 0, settings["classes"]
+    def meet(self, inputs: InputSpec) -> None:
+        head, label_classes = planned_config(self.network), inputs.context.get("classes") or 0
         if head.predictor != "none":
             raise UserError(
                 f"encoders.predictor was {head.predictor} with encoders=distilled; leave it out: student "
                 "and teacher have a projection each"
             )
-        contrasted = settings["weight"] > 0
-        network = head.network(inputs)
+        contrasted = self.weight > 0
+        self.network = network = head.network(inputs)
         features = int(network.backbone_width or 0)
         if not contrasted:
-            network = Network(
+            self.network = Network(
                 network.backbone, nn.Identity(), head.dropout, dim=features, backbone_width=features
             )
-        projection = head.make_head(settings["width"]) if contrasted else None
-        count = teacher_classes or label_classes
-        table = nn.Linear(features, count) if count else None
-        return cls(network, **settings, projection=projection, table=table, learns_labels=bool(label_classes))
+        self.projection = head.make_head(self.settings["width"]) if contrasted else None
+        count = self.teacher_classes or label_classes
+        self.table, self.learns_labels = nn.Linear(features, count) if count else None, bool(label_classes)
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:

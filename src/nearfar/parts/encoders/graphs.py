@@ -12,7 +12,7 @@ Convolutions are torch_geometric's; it is imported when a network is made.
 import itertools
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from nearfar.core.abstract import AbstractOneNetwork
 from nearfar.core.types import Batch, Encoded, Pair, view_pairs
 from nearfar.errors import UserError
-from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network, mlp_head
+from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network, mlp_head, planned_config
 from nearfar.parts.encoders.roles import predicted
 from nearfar.system.extras import need
 
@@ -132,15 +132,15 @@ class InfoGraph(nn.Module, AbstractOneNetwork):
         if nodes is not None and nodes < 1:
             raise UserError(f"encoders.nodes was {nodes}; it must be a whole number from 1, or none for all")
         self.network = network.planned() if isinstance(network, HeadConfig) else network
-        self.place, self.predictor = place or nn.Identity(), predictor
+        self.place = place or nn.Identity()
+        self.register_module("predictor", predictor)
         self.sampled_nodes, self.max_nodes = nodes, max_nodes  # most: nodes of the largest graph
 
-    @classmethod
-    def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:
-        network = head.network(inputs)
-        place = mlp_head(network.backbone.dim, head.hidden, head.dim, norm=head.head == "mlp")  # type: ignore[arg-type]
-        max_nodes = inputs.context["nodes"]
-        return cls(network, **settings, place=place, max_nodes=max_nodes, predictor=head.make_predictor())
+    def meet(self, inputs: InputSpec) -> None:
+        head = planned_config(self.network)
+        self.network = network = head.network(inputs)
+        self.place = mlp_head(network.backbone.dim, head.hidden, head.dim, norm=head.head == "mlp")  # type: ignore[arg-type]
+        self.max_nodes, self.predictor = inputs.context["nodes"], head.make_predictor()
 
     def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
         """Graphs differ in their number of nodes: the certificate assumes the largest number, so that its

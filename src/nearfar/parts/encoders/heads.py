@@ -200,6 +200,12 @@ def network_or_plan(network: nn.Module | HeadConfig) -> nn.Module:
     return network.planned() if isinstance(network, HeadConfig) else network
 
 
+def planned_config(network: nn.Module) -> HeadConfig:
+    """What a network that is still to be made is made of."""
+    assert isinstance(network, PlannedNetwork), f"{type(network).__name__} is made already"
+    return network.config
+
+
 def planned_head(encoders: object) -> HeadConfig | None:
     """The head of encoders whose network is not made yet; None: their network is made or needs no head."""
     modules = encoders.modules() if isinstance(encoders, nn.Module) else ()

@@ -9,7 +9,7 @@ the stage before the last, so that a summary is more than a mean of the map.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from nearfar.core.abstract import AbstractOneNetwork
 from nearfar.core.types import Batch, Encoded, Pair, view_pairs
 from nearfar.errors import UserError
 from nearfar.parts.encoders.backbones import STAGED
-from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network
+from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network, planned_config
 from nearfar.parts.encoders.roles import predicted
 from nearfar.parts.encoders.stages import map_and_features, map_shape
 
@@ -68,39 +68,29 @@ class InfoMax(nn.Module, AbstractOneNetwork):
                 "encoders.global_weight and encoders.local_weight were both 0; one must be above 0"
             )
         self.network = network.planned() if isinstance(network, HeadConfig) else network
-        self.map_network, self.place_network, self.predictor = (
-            map_network or nn.Identity(),
-            place_network or nn.Identity(),
-            predictor,
-        )
+        self.map_network, self.place_network = map_network or nn.Identity(), place_network or nn.Identity()
+        self.register_module("predictor", predictor)
         self.global_weight, self.local_weight, self.places = global_weight, local_weight, places
         self.direction = direction
         # maps, places and summaries come from different networks, so they are different groups
         self.key_groups = 2 if direction == "maps" else 3
 
-    @classmethod
-    def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:
+    def meet(self, inputs: InputSpec) -> None:
+        head = planned_config(self.network)
         if head.head == "none":
             raise UserError("encoders.head was none with encoders=infomax; its summary is what a head makes")
-        network = head.network(inputs)
-        channels, side = map_shape(network.backbone, inputs)
-        map_network = nn.Sequential(
+        self.network = head.network(inputs)
+        channels, side = map_shape(self.network.backbone, inputs)
+        self.map_network = nn.Sequential(
             nn.Flatten(),
             nn.Linear(channels * side * side, head.hidden),
             nn.ReLU(inplace=True),
             nn.Linear(head.hidden, head.dim),
         )
-        place_network = nn.Sequential(
+        self.place_network = nn.Sequential(
             nn.Conv2d(channels, head.hidden, 1), nn.ReLU(inplace=True), nn.Conv2d(head.hidden, head.dim, 1)
         )
-        return cls(
-            network,
-            **settings,
-            map_network=map_network,
-            place_network=place_network,
-            places=side * side,
-            predictor=head.make_predictor(),
-        )
+        self.places, self.predictor = side * side, head.make_predictor()
 
     def group_of(self, key: int) -> int:
         return key % KEYS

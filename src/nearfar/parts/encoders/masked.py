@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.types import Batch, Encoded, Pair
 from nearfar.errors import UserError
+from nearfar.parts.encoders.heads import InputSpec
 
 MASKED, HIDDEN = 0, 1
 
@@ -85,9 +86,14 @@ class MaskedSymbols(nn.Module, AbstractEncoders):
             )
         if not 0 <= dropout < 1:
             raise UserError(f"encoders.dropout was {dropout:g}; it must lie in [0, 1)")
-        if symbols is None:  # settings alone: networks are made when the method meets its data
-            return
-        self.reader = TokenTransformer(symbols, length, dim, layers, heads, dropout)
+        if symbols is not None:
+            self._make_networks(symbols, length, share)
+
+    def meet(self, inputs: InputSpec) -> None:
+        self._make_networks(*(inputs.context[key] for key in ("symbols", "length", "share")))
+
+    def _make_networks(self, symbols: int, length: int, share: float) -> None:
+        self.reader = TokenTransformer(symbols, length, **self.settings)
         self.hidden = max(round(share * length), 1)
 
     @property

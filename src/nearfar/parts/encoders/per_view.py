@@ -2,7 +2,7 @@
 key."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -12,7 +12,7 @@ from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.networks import backbone_of
 from nearfar.core.types import Batch, Encoded
 from nearfar.errors import UserError
-from nearfar.parts.encoders.heads import HeadConfig, InputSpec
+from nearfar.parts.encoders.heads import HeadConfig, InputSpec, planned_config
 from nearfar.parts.encoders.roles import predicted
 
 
@@ -59,14 +59,15 @@ class PerView(nn.Module, AbstractEncoders):
     ) -> None:
         super().__init__()
         self.networks = nn.ModuleList([networks.planned()] if isinstance(networks, HeadConfig) else networks)
-        self.keep, self.channels, self.predictor = keep, tuple(channels), predictor
+        self.keep, self.channels = keep, tuple(channels)
+        self.register_module("predictor", predictor)
         self.key_groups = len(self.networks)
 
-    @classmethod
-    def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:
-        networks = [head.network(inputs, view) for view in range(len(inputs.shapes))]
-        channels = [shape[0] for shape in inputs.shapes]
-        return cls(networks, **settings, channels=channels, predictor=head.make_predictor())
+    def meet(self, inputs: InputSpec) -> None:
+        head = planned_config(self.networks[0])
+        self.networks = nn.ModuleList(head.network(inputs, view) for view in range(len(inputs.shapes)))
+        self.channels, self.predictor = tuple(shape[0] for shape in inputs.shapes), head.make_predictor()
+        self.key_groups = len(self.networks)
 
     def view_networks(self) -> tuple[nn.Module, ...]:
         return tuple(self.networks)

@@ -9,7 +9,6 @@ hardest classes.
 """
 
 from collections.abc import Sequence
-from typing import Any, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -19,7 +18,7 @@ from nearfar.core.abstract import AbstractOneNetwork
 from nearfar.core.networks import embed_views
 from nearfar.core.types import Batch, Encoded, Pair
 from nearfar.errors import UserError
-from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network, network_or_plan
+from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network, network_or_plan, planned_config
 
 
 class Prototypes(nn.Module, AbstractOneNetwork):
@@ -38,11 +37,11 @@ class Prototypes(nn.Module, AbstractOneNetwork):
     ) -> None:
         super().__init__()
         self.network = network_or_plan(network)
-        planned = isinstance(network, HeadConfig)
-        self.table = nn.Linear(1, 1, device="meta") if planned else nn.Linear(dim, classes, bias=bias)
+        if not isinstance(network, HeadConfig):
+            self.table = nn.Linear(dim, classes, bias=bias)
 
-    @classmethod
-    def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:
+    def meet(self, inputs: InputSpec) -> None:
+        head = planned_config(self.network)
         classes = inputs.context.get("classes")
         if not classes:
             raise UserError(
@@ -54,8 +53,8 @@ class Prototypes(nn.Module, AbstractOneNetwork):
                 f"encoders.predictor was {head.predictor} with encoders=prototypes; leave it out: classes "
                 "are the keys, and no network makes them"
             )
-        network = head.network(inputs)
-        return cls(network, **settings, dim=int(network.dim or head.dim), classes=classes)
+        self.network = network = head.network(inputs)
+        self.table = nn.Linear(int(network.dim or head.dim), classes, bias=self.settings["bias"])
 
     @property
     def vocabulary_size(self) -> int:

@@ -13,7 +13,6 @@ together, so its statistics are those of the mixture of views (as in single-devi
 
 import copy
 from collections.abc import Sequence
-from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +22,7 @@ from nearfar.core.networks import embed_views
 from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.core.types import Batch, Encoded
 from nearfar.errors import UserError
-from nearfar.parts.encoders.heads import HeadConfig, InputSpec, network_or_plan
+from nearfar.parts.encoders.heads import HeadConfig, InputSpec, network_or_plan, planned_config
 
 
 def predicted(predictor: nn.Module | None, embedded: dict[int, Tensor]) -> dict[int, Tensor]:
@@ -49,12 +48,13 @@ class Shared(nn.Module, AbstractOneNetwork):
         predictor: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.network, self.predictor = network_or_plan(network), predictor
+        self.network = network_or_plan(network)
+        self.register_module("predictor", predictor)
         self.stop_gradient = stop_gradient
 
-    @classmethod
-    def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:
-        return cls(head.network(inputs), **settings, predictor=head.make_predictor())
+    def meet(self, inputs: InputSpec) -> None:
+        head = planned_config(self.network)
+        self.network, self.predictor = head.network(inputs), head.make_predictor()
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         embedded = embed_views(self.network, batch.views, sorted({*anchors, *keys}))
@@ -83,12 +83,14 @@ class Momentum(nn.Module, AbstractOneNetwork):
         momentum = parse_value(momentum, "encoders.momentum")
         if not all(0 <= end <= 1 for end in ends(momentum)):
             raise UserError(f"encoders.momentum was {written(momentum)}; it must lie in [0, 1]")
-        self.network, self.predictor, self.momentum = network_or_plan(network), predictor, momentum
+        self.network, self.momentum = network_or_plan(network), momentum
+        self.register_module("predictor", predictor)  # before the copy, also where it is made later
         self.slow = copy.deepcopy(self.network).requires_grad_(False)
 
-    @classmethod
-    def from_config(cls, head: HeadConfig, inputs: InputSpec, **settings: Any) -> Self:
-        return cls(head.network(inputs), **settings, predictor=head.make_predictor())
+    def meet(self, inputs: InputSpec) -> None:
+        head = planned_config(self.network)
+        self.network, self.predictor = head.network(inputs), head.make_predictor()
+        self.slow = copy.deepcopy(self.network).requires_grad_(False)
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
         embedded = embed_views(self.network, batch.views, sorted({*anchors}))

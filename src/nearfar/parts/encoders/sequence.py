@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.types import Batch, Encoded, Pair
 from nearfar.errors import UserError
+from nearfar.parts.encoders.heads import InputSpec
 
 Strides = tuple[int, int, int, int, int]
 STRIDES: Strides = (5, 4, 2, 2, 2)
@@ -154,17 +155,24 @@ class Predictive(nn.Module, AbstractEncoders):
             raise UserError(f"encoders.features was {features!r}; expected both, z or c")
         if min(strides) < 1:
             raise UserError(f"encoders.strides was {list(strides)}; each must be at least 1")
-        self.steps, self.others, self.instances = steps, others, instances
+        self.steps, self.others = steps, others
         # frames k ahead are contrasted with frames k ahead: for another k most are the same frames again
         self.key_groups = steps
-        if samples is None:  # settings alone: networks are made when the method meets its data
-            return
-        self.listener = ConvGRU(width, context, strides, pooling, features)
+        if samples is not None:
+            self._make_networks(samples, instances)
+
+    def meet(self, inputs: InputSpec) -> None:
+        self._make_networks(inputs.context["samples"], inputs.context["instances"])
+
+    def _make_networks(self, samples: int, instances: int) -> None:
+        width, context, strides = (self.settings[key] for key in ("width", "context", "strides"))
+        self.instances = instances
+        self.listener = ConvGRU(width, context, strides, self.settings["pooling"], self.settings["features"])
         self.window = -(-samples // self.listener.hop)
-        too_long = _too_many_steps(steps, samples, strides)
+        too_long = _too_many_steps(self.steps, samples, strides)
         if too_long:
             raise UserError(too_long)
-        self.predictors = nn.ModuleList(nn.Linear(context, width, bias=False) for _ in range(steps))
+        self.predictors = nn.ModuleList(nn.Linear(context, width, bias=False) for _ in range(self.steps))
 
     def group_of(self, key: int) -> int:
         return key % self.steps  # steps count from 1

@@ -13,9 +13,9 @@ from torch import Tensor
 from nearfar.core.abstract import AbstractNegatives
 from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.core.scores import EMPTY, Candidates
-from nearfar.core.types import NegativeSampling
+from nearfar.core.types import NegativeSampling, Sizes
 from nearfar.errors import UserError, counted
-from nearfar.parts.negatives.batch import WidthOfFirstKeys, rows_of
+from nearfar.parts.negatives.batch import WidthOfFirstKeys, filled, rows_of
 
 UNKNOWN_WIDTH = UNKNOWN_SIZE = 0
 
@@ -61,19 +61,33 @@ class Bank(WidthOfFirstKeys, AbstractNegatives):
             )
         if size is not None and (not isinstance(size, (int, np.integer)) or size < 1):
             raise UserError(f"Bank(size={size!r}) is not a number of rows; it needs one for each instance")
+        if sample is not None and sample < 1:
+            raise UserError(f"negatives.sample was {sample}; it must be at least 1, or left out for all rows")
+        self.momentum, self.sample = momentum, sample
+        self.prepare: Callable[[Tensor], Tensor] = partial(F.normalize, dim=1)
+        self._make_rows(dim, views, instances)
+
+    def meet(self, sizes: Sizes) -> None:
+        self._width_given = sizes.dim is not None
+        self._make_rows(sizes.dim, sizes.views, sizes.instances)
+
+    def _make_rows(self, dim: int | None, views: int, instances: int | None) -> None:
+        size = self.settings["size"]
         if size is not None and instances is not None and size < instances:
             raise UserError(
                 f"negatives.size was {size}; a bank needs a row for each of the {counted(instances, 'instances')}: "
                 "leave it out, or raise it"
             )
-        if sample is not None and sample < 1:
-            raise UserError(f"negatives.sample was {sample}; it must be at least 1, or left out for all rows")
-        self.momentum, self.sample = momentum, sample
         size = size or instances or UNKNOWN_SIZE
-        self.register_buffer("rows", torch.zeros(views, size, dim or UNKNOWN_WIDTH))
-        self.register_buffer("index", torch.full((size,), EMPTY))
-        self.register_buffer("missing", torch.zeros(views, size, dtype=torch.uint8), persistent=False)
-        self.prepare: Callable[[Tensor], Tensor] = partial(F.normalize, dim=1)
+        self.register_buffer("rows", torch.zeros(views, size, UNKNOWN_WIDTH))
+        self.register_buffer("index", filled(EMPTY, size))
+        self.register_buffer("missing", filled(0, views, size, dtype=torch.uint8), persistent=False)
+        if dim is not None:
+            self._widen(dim)
+
+    def _widen(self, dim: int) -> None:
+        super()._widen(dim)
+        self.missing = self.missing.contiguous()
 
     def setup(
         self, key_groups: int, group_of: Callable[[int], int], prepare: Callable[[Tensor], Tensor]

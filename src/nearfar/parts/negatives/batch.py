@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractNegatives
 from nearfar.core.scores import EMPTY, Candidates
-from nearfar.core.types import NegativeSampling
+from nearfar.core.types import NegativeSampling, Sizes
 from nearfar.errors import UserError
 
 
@@ -21,6 +21,11 @@ def rows_of(
     """Keys one below the other with the identity of each: the places of an instance all have its own."""
     flat = keys.reshape(-1, keys.shape[-1])
     return flat, index if len(index) == len(flat) else index.repeat_interleave(len(flat) // len(index))
+
+
+def filled(value: int, *shape: int, dtype: torch.dtype = torch.long) -> Tensor:
+    """A tensor of one value that takes no memory, for a memory that is made when its width is known."""
+    return torch.full((1,) * len(shape), value, dtype=dtype).expand(*shape)
 
 
 class _Copies(weakref.WeakSet["WidthOfFirstKeys"]):
@@ -71,6 +76,7 @@ class WidthOfFirstKeys(nn.Module):
     def _widen(self, dim: int) -> None:
         rows = getattr(self, self.memory)
         setattr(self, self.memory, rows.new_zeros(*rows.shape[:-1], dim))
+        self.index = self.index.contiguous()  # see `filled`
         for copy in self._copies:
             if not getattr(copy, copy.memory).shape[-1]:
                 copy._widen(dim)
@@ -150,6 +156,9 @@ class Dictionary(AbstractNegatives):
 
     def __init__(self, *, symbols: int = 0) -> None:
         self.size = symbols
+
+    def meet(self, sizes: Sizes) -> None:
+        self.size = sizes.symbols
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, key: int) -> Candidates:
         return self.symbols(None)

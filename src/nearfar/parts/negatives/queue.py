@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from nearfar.core.abstract import AbstractNegatives
 from nearfar.core.schedules import Progress
 from nearfar.core.scores import EMPTY, Candidates
-from nearfar.core.types import NegativeSampling
+from nearfar.core.types import NegativeSampling, Sizes
 from nearfar.errors import UserError
-from nearfar.parts.negatives.batch import InBatch, WidthOfFirstKeys, rows_of
+from nearfar.parts.negatives.batch import InBatch, WidthOfFirstKeys, filled, rows_of
 
 UNKNOWN_WIDTH = 0
 LARGEST = 2**26  # keys; of 128 numbers each that is 32 GiB
@@ -48,9 +48,16 @@ class Queue(WidthOfFirstKeys, AbstractNegatives):
             raise UserError(f"Queue(dim={dim}) holds no vectors; it must be at least 1")
         self.size = int(size)
         self.group_of: Callable[[int], int] = _the_only_one
-        self.register_buffer("embedding", torch.zeros(size, dim or UNKNOWN_WIDTH))
-        self.register_buffer("index", torch.full((size,), EMPTY))
+        self.register_buffer("embedding", torch.zeros(size, UNKNOWN_WIDTH))
+        self.register_buffer("index", filled(EMPTY, size))
         self.register_buffer("pointer", torch.zeros(1, dtype=torch.long))
+        if dim is not None:
+            self._widen(dim)
+
+    def meet(self, sizes: Sizes) -> None:
+        if sizes.dim is not None:
+            self._width_given = True
+            self._widen(sizes.dim)
 
     @property
     def dim(self) -> int:
@@ -72,7 +79,8 @@ class Queue(WidthOfFirstKeys, AbstractNegatives):
                     f"{key_groups}; give it a queue of its own"
                 )
             self.embedding = self.embedding.new_zeros(key_groups * self.size, self.dim)
-            self.index = self.index.new_full((key_groups * self.size,), EMPTY)
+            index = filled(EMPTY, key_groups * self.size).to(self.index.device)
+            self.index = index if self.dim == UNKNOWN_WIDTH else index.contiguous()
             self.pointer = self.pointer.new_zeros(key_groups)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
@@ -149,6 +157,9 @@ class Support(nn.Module, AbstractNegatives):
     def __init__(self, size: int = 4096, *, dim: int | None = None) -> None:
         super().__init__()
         self.queue, self.batch = Queue(size, dim=dim), InBatch("one")
+
+    def meet(self, sizes: Sizes) -> None:
+        self.queue.meet(sizes)
 
     def setup(
         self, key_groups: int, group_of: Callable[[int], int], prepare: Callable[[Tensor], Tensor]

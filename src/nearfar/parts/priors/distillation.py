@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractPrior
 from nearfar.core.schedules import START, Progress, Value, at
-from nearfar.core.types import Encoded
+from nearfar.core.types import Encoded, Sizes
 from nearfar.errors import UserError
 from nearfar.parts.priors.regularisers import checked
 
@@ -51,7 +51,15 @@ class Distillation(nn.Module, AbstractPrior):
         self.temperature = checked(temperature, "temperature")
         if self.temperature == 0:
             raise UserError("prior.temperature was 0; it must be above 0")
-        self.match = nn.Linear(dim, teacher_width) if self.cosine != 0 and dim is not None else None
+        self.match: nn.Linear | None = None
+        if dim is not None:
+            self._make_match(dim, teacher_width)
+
+    def meet(self, sizes: Sizes) -> None:
+        self._make_match(sizes.width(self), sizes.teacher_width)
+
+    def _make_match(self, dim: int, teacher_width: int) -> None:
+        self.match = nn.Linear(dim, teacher_width) if self.cosine != 0 else None
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractPrior
 from nearfar.core.schedules import START, Progress, Value, at, ends, parse_value, written
-from nearfar.core.types import Encoded
+from nearfar.core.types import Encoded, Sizes
 from nearfar.errors import UserError
 
 
@@ -172,8 +172,13 @@ class Adversarial(nn.Module, AbstractPrior):
         if target not in ("uniform", "gaussian"):
             raise UserError(f"prior.target was {target!r}; expected uniform or gaussian")
         self.weight, self.target = checked(weight), target
-        if dim is None:  # settings alone: the discriminator is made when the method meets its data
-            return
+        if dim is not None:
+            self._make_discriminator(dim)
+
+    def meet(self, sizes: Sizes) -> None:
+        self._make_discriminator(sizes.width(self))
+
+    def _make_discriminator(self, dim: int) -> None:
         self.discriminator = nn.Sequential(
             nn.Linear(dim, DISCRIMINATOR_WIDTH), nn.ReLU(inplace=True), nn.Linear(DISCRIMINATOR_WIDTH, 1)
         )

@@ -14,9 +14,11 @@ from nearfar.core.abstract import AbstractSelection
 from nearfar.core.randomness import word_grid
 from nearfar.core.schedules import Progress
 from nearfar.core.scores import Divided, Membership, Negatives, Rule, Scores, at_least_float32
-from nearfar.core.types import Context, NegativeSampling
+from nearfar.core.types import Context, NegativeSampling, Sizes
 from nearfar.errors import UserError
 from nearfar.parts.selections.draws import step_seed
+
+MAX_HIDDEN = 65536
 
 
 @dataclass(frozen=True)
@@ -179,11 +181,20 @@ class Accept(nn.Module, AbstractSelection):
         super().__init__()
         if not 0 < least <= 1:
             raise UserError(f"selection.least was {least}; a chance of acceptance lies above 0 and up to 1")
-        if hidden < 1:
-            raise UserError(f"selection.hidden was {hidden}; it must be a whole number from 1")
+        if not 1 <= hidden <= MAX_HIDDEN:
+            raise UserError(
+                f"selection.hidden was {hidden}; it must be a whole number from 1 to {MAX_HIDDEN}"
+            )
         if aim not in ("maximise", "minimise"):
             raise UserError(f"selection.aim was {aim!r}; expected maximise or minimise")
         self.least, self.aim = least, aim
+        self._make_network()
+
+    def meet(self, sizes: Sizes) -> None:
+        self._make_network()  # again, from the seed of the run
+
+    def _make_network(self) -> None:
+        hidden = self.settings["hidden"]
         self.network = nn.Sequential(nn.Linear(1, hidden), nn.Tanh(), nn.Linear(hidden, 1))
 
     def chances(

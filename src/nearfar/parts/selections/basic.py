@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from nearfar.core.abstract import AbstractSelection
 from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
 from nearfar.core.scores import Membership, Scores
-from nearfar.core.types import Context, NegativeSampling
+from nearfar.core.types import Context, NegativeSampling, Sizes
 from nearfar.errors import UserError
 
 
@@ -80,6 +80,10 @@ class Chain(nn.Module, AbstractSelection):
         self.weights_negatives = any(part.weights_negatives for part in parts)
         self.remembers_instances = any(part.remembers_instances for part in parts)
         self.remembered = nn.ModuleList(part for part in parts if isinstance(part, nn.Module))
+
+    def meet(self, sizes: Sizes) -> None:
+        for part in self.parts:
+            part.meet(sizes)
 
     def members(self) -> tuple[AbstractSelection, ...]:
         return tuple(member for part in self.parts for member in part.members())

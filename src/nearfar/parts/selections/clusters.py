@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nearfar.core.abstract import AbstractSelection
 from nearfar.core.schedules import Progress
 from nearfar.core.scores import Membership, Negatives, Scores
-from nearfar.core.types import Context, NegativeSampling
+from nearfar.core.types import Context, NegativeSampling, Sizes
 from nearfar.errors import UserError
 from nearfar.parts.selections.draws import require_context
 from nearfar.system.extras import need
@@ -41,6 +41,10 @@ class Clusters(nn.Module):
                 raise UserError(f"selection.{key} was {value}; it must be a whole number from {minimum} up")
         self.clusters, self.every, self.after = clusters, every, after
         self.register_buffer("ids", torch.full((runs, instances), UNKNOWN_CLUSTER, dtype=torch.int32))
+
+    def resize(self, instances: int) -> None:
+        """Forgets everything; there are so many instances."""
+        self.ids = self.ids.new_full((len(self.ids), instances), UNKNOWN_CLUSTER)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Made without a number of instances, it takes that of what it is given."""
@@ -163,6 +167,10 @@ class Cave(nn.Module, AbstractSelection):
             )
         self.cave = Clusters(clusters, 1, every, instances, after)
         self.close = None if close is None else Clusters(close, runs, every, instances, after)
+
+    def meet(self, sizes: Sizes) -> None:
+        for clusters in filter(None, (self.cave, self.close)):
+            clusters.resize(sizes.instances)
 
     def cluster_ids(self) -> Tensor:
         return self.cave.ids

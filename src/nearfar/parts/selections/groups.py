@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nearfar.core.abstract import AbstractSelection
 from nearfar.core.schedules import Progress
 from nearfar.core.scores import Membership, Scores
-from nearfar.core.types import Context, NegativeSampling
+from nearfar.core.types import Context, NegativeSampling, Sizes
 from nearfar.errors import UserError
 from nearfar.parts.selections.draws import checked_number, require_context, sample_candidates, step_seed
 from nearfar.parts.selections.ring import SAMPLE_REMARK, reduce_sampling
@@ -46,6 +46,9 @@ class AbstractGroupSelection(nn.Module, AbstractSelection):
             raise UserError("selection.by was empty; name a column of the data, label or self")
         self.by, self.group_by, self.assigned = by, by, False
         self.register_buffer("ids", torch.full((instances,), UNKNOWN_GROUP))
+
+    def meet(self, sizes: Sizes) -> None:
+        self.ids = self.ids.new_full((sizes.instances,), UNKNOWN_GROUP)
 
     def assign(self, groups: Int[Tensor, "instance"]) -> None:
         if len(self.ids) and groups.shape != self.ids.shape:

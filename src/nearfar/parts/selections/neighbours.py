@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nearfar.core.abstract import AbstractSelection
 from nearfar.core.schedules import Progress, Value, at
 from nearfar.core.scores import Membership, Scores
-from nearfar.core.types import Context, NegativeSampling, Remark
+from nearfar.core.types import Context, NegativeSampling, Remark, Sizes
 from nearfar.errors import UserError
 from nearfar.parts.selections.clusters import Clusters, merge_positives
 from nearfar.parts.selections.draws import require_context, sample_candidates, step_seed
@@ -73,6 +73,9 @@ class Neighbours(nn.Module, AbstractSelection):
             raise UserError(f"selection.keep was {keep!r}; expected la or annulus")
         self.background, self.ring, self.keep = background, Ring(lower, upper, sample), keep
         self.close = Clusters(clusters, runs, every, instances, after)
+
+    def meet(self, sizes: Sizes) -> None:
+        self.close.resize(sizes.instances)
 
     def cluster_ids(self) -> Tensor:
         return self.close.ids
@@ -157,6 +160,9 @@ class Annulus(nn.Module, AbstractSelection):
         self.neighbours = Neighbours(
             background, lower, upper, clusters, runs, every, "annulus", after, sample, instances=instances
         )
+
+    def meet(self, sizes: Sizes) -> None:
+        self.neighbours.meet(sizes)
 
     def cluster_ids(self) -> Tensor:
         return self.neighbours.cluster_ids()
