@@ -1,5 +1,8 @@
-"""Settings are checked once and parts are built once, in a fresh run and in a resumed one."""
+"""Settings are checked once, and every part is constructed once: in a fresh run, in a resumed one, and for each
+run that a command opens."""
 
+import functools
+import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -12,47 +15,172 @@ import torch
 from torch import nn
 
 import nearfar as nf
+import nearfar.evaluate.run
+import nearfar.train.distill  # before functions are replaced by those that count
 from nearfar.config import building, resolving
 from nearfar.config.recipes import RECIPES
 from nearfar.config.recipes.images import moco, simclr
+from nearfar.config.recipes.recipe import plan_of
 from nearfar.config.resolving import resolve
 from nearfar.config.schema import plain
-from nearfar.config.sections import section_of
-from nearfar.core.abstract import settable
+from nearfar.config.sections import ROOMS, section_of
+from nearfar.core.abstract import AbstractPart, settable
+from nearfar.modalities import MODALITIES
 from nearfar.parts.encoders import HeadConfig
+from nearfar.run import folder
 from nearfar.run.trained import fresh_method
+
+IMAGES = np.random.default_rng(0).integers(0, 255, (48, 16, 16, 3), dtype=np.uint8)
+LABELS = np.arange(48) % 3
+OPTIONS: dict[str, Any] = {"epochs": 2, "batch_size": 16, "quiet": True, "probe_every": 0}
+SMALL: dict[str, Any] = {**OPTIONS, "backbone": "resnet8-w8"}
+STEPS = {"resolve", "check", "build_method"}
+MOCO = Counter(["SimCLRViews", "Momentum", "Cosine", "Queue", "Everyone", "InfoNCE"])
+SUPERVISED = Counter(["CropFlipViews", "Prototypes", "Dot", "Dictionary", "Everyone", "InfoNCE"])
+REPLACED = ("Everyone", "InfoNCE")
+PART_CLASSES = {
+    kind
+    for kinds in (*map(dict, ROOMS.values()), *(modality.views.kinds for modality in MODALITIES.values()))
+    for kind in kinds.values()
+    if inspect.isclass(kind)
+}
+
+
+class Calls(Counter[str]):
+    """How often functions and constructors of parts were called since `start`."""
+
+    def start(self) -> None:
+        """Forgets what was counted, and what a new process would not know."""
+        plan_of.cache_clear()
+        folder._checked_settings.cache_clear()
+        self.clear()
+
+    @property
+    def steps(self) -> dict[str, int]:
+        return {name: count for name, count in self.items() if name in STEPS}
+
+    @property
+    def parts(self) -> dict[str, int]:
+        return {name: count for name, count in self.items() if name not in STEPS}
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each of these was called, wherever it was imported to; the real ones are called through."""
-    counter: Counter[str] = Counter()
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """Counts calls wherever a function was imported to; the real ones are called through."""
+    counter = Calls()
 
     def counting(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
         def count(*arguments: Any, **keywords: Any) -> Any:
             counter[function.__name__] += 1
             return function(*arguments, **keywords)
 
         return count
 
+    def constructing(kind: type) -> Callable[..., Any]:
+        construct = kind.__init__  # type: ignore[misc]
+
+        @functools.wraps(construct)
+        def count(self: Any, *arguments: Any, **keywords: Any) -> None:
+            # parts inside of parts (the queue of a support set) are not choices
+            if type(self) is kind and sys._getframe(1).f_globals["__name__"] not in inner_modules:
+                counter[kind.__name__] += 1
+            construct(self, *arguments, **keywords)
+
+        return count
+
+    inner_modules = {kind.__module__ for kind in PART_CLASSES}
     for function in (resolving.resolve, resolving.check, building.build_method):
         wrapper = counting(function)
         for name, module in list(sys.modules.items()):
             if name.startswith("nearfar") and vars(module).get(function.__name__) is function:
                 monkeypatch.setattr(module, function.__name__, wrapper)
+    for kind in PART_CLASSES:
+        monkeypatch.setattr(kind, "__init__", constructing(kind))
     return counter
 
 
-def test_a_fresh_and_a_resumed_run_check_and_build_once(tmp_path: Path, calls: Counter[str]) -> None:
-    images = np.random.default_rng(0).integers(0, 255, (48, 16, 16, 3), dtype=np.uint8)
-    options: dict[str, Any] = {"epochs": 2, "batch_size": 16, "quiet": True, "negatives": {"size": 64}}
+@pytest.mark.parametrize(
+    ("recipe", "parts"),
+    [
+        ("moco", MOCO),
+        ("simclr-ring", ["SimCLRViews", "Shared", "Cosine", "InBatch", "Everyone", "Ring", "InfoNCE"]),
+        # supcon is simclr with two parts replaced
+        (
+            "supcon-cave",
+            ["SimCLRViews", "Shared", "Cosine", "InBatch", *REPLACED, "Labelled", "Cave", "SupCon"],
+        ),
+    ],
+)
+def test_a_fresh_and_a_resumed_run_construct_each_part_once(
+    tmp_path: Path, calls: Calls, recipe: str, parts: list[str]
+) -> None:
+    """The selection that a variant of a recipe replaces is constructed by the recipe, and once too."""
     for max_time in (1e-3, None):
-        calls.clear()
+        calls.start()
         try:
-            nf.pretrain("moco", images, tmp_path / "run", max_time=max_time, **options)
+            nf.pretrain(recipe, IMAGES, tmp_path / "run", labels=LABELS, max_time=max_time, **SMALL)
         except nf.Stopped:
             assert max_time is not None
-        assert calls == {"resolve": 1, "check": 1, "build_method": 1}
+        assert calls.steps == {"resolve": 1, "check": 1, "build_method": 1}
+        assert calls.parts == Counter(parts)
+
+
+def test_a_part_that_settings_change_is_one_part_more(tmp_path: Path, calls: Calls) -> None:
+    """The recipe's queue and the caller's queue are two parts; nothing else is made for the change."""
+    calls.start()
+    nf.pretrain("moco", IMAGES, tmp_path, **{**SMALL, "negatives": {"size": 64}})
+    assert calls.steps == {"resolve": 1, "check": 1, "build_method": 1}
+    assert calls.parts == MOCO + Counter(["Queue"])
+
+
+def test_commands_check_and_build_each_run_once(tmp_path: Path, calls: Calls) -> None:
+    """`train init=`, `distill` and `evaluate` check the settings of every run they open once, construct its
+    parts once and build its method once."""
+    nf.pretrain("moco", IMAGES, tmp_path / "moco", **SMALL)
+    both_runs = {"resolve": 1, "check": 2, "build_method": 2}
+
+    calls.start()
+    nf.train(IMAGES, tmp_path / "train", labels=LABELS, init=str(tmp_path / "moco"), **OPTIONS)
+    assert calls.steps == both_runs
+    assert calls.parts == MOCO + SUPERVISED
+
+    for student in (True, False):  # fresh and resumed, where the run is complete
+        calls.start()
+        nf.distill(tmp_path / "train", IMAGES, tmp_path / "student", labels=LABELS, **SMALL)
+        assert calls.steps == both_runs
+        recipe = Counter(["CropFlipViews", "Distilled", "Cosine", "Bank", "Others", "Distillation"])
+        settings = Counter(["Distilled", "Distillation"])  # the teacher's name and the objective's weights
+        assert calls.parts == SUPERVISED + recipe + settings, student
+
+    calls.start()
+    run = nf.Run.open(tmp_path / "moco", data=IMAGES, labels=LABELS)
+    nf.evaluate(run, protocols=["knn", "linear"], baselines=False)
+    assert calls.steps == {"check": 1, "build_method": 1}
+    nf.evaluate(run, protocols=["knn", "finetune"], baselines=["untrained"])
+    # the trained and the untrained method; fine-tuning is a method of its own, and resolved for each
+    assert calls.steps == {"resolve": 2, "check": 3, "build_method": 4}
+    assert calls.parts == MOCO + SUPERVISED
+
+
+def test_what_the_data_decide_is_made_when_they_are_met() -> None:
+    """A constructor that takes sizes by keyword makes nothing without them, so the part must implement
+    `meet`."""
+    with_sizes = {
+        kind
+        for kinds in ROOMS.values()
+        for kind in dict(kinds).values()
+        if inspect.isclass(kind)
+        and any(p.kind is p.KEYWORD_ONLY for p in inspect.signature(kind).parameters.values())
+    }
+    assert with_sizes
+    assert [kind for kind in with_sizes if kind.meet is AbstractPart.meet] == []
+
+
+def test_settings_of_any_size_take_no_memory_until_data_are_met() -> None:
+    settings = resolve("instdisc", "data", {"negatives": {"size": 2**50}})
+    assert settings.parts["negatives"].size == 2**50
+    assert resolve("moco", "data", {"negatives": {"size": 2**26}}).parts["negatives"].index.shape == (2**26,)
 
 
 def test_networks_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

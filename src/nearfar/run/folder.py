@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,8 @@ class RunFolder:
 
     def settings(self) -> Settings:
         """The settings in config.yaml, checked."""
-        return check(self.stored_settings(), stored=True)
+        self.stored_settings()  # refuses what is no run's settings, and names the file
+        return _checked_settings(read_text(self.config, MAX_SETTINGS_BYTES))
 
     def write_settings(self, settings: Settings) -> None:
         write_atomic(self.config, settings.as_yaml())
@@ -199,6 +201,12 @@ class RunFolder:
 
     def write_notes(self, notes: DataNotes) -> None:
         write_atomic(self.path / "data.json", json.dumps(asdict(notes), indent=1))
+
+
+@lru_cache(maxsize=32)
+def _checked_settings(text: str) -> Settings:
+    """The settings in a text, checked once however often a command opens the run."""
+    return check(load_yaml(text), stored=True)
 
 
 def read_mapping(path: Path) -> dict[str, Any] | None:

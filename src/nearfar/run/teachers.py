@@ -10,7 +10,7 @@ embedded and exported without the teacher; training resumes only with the same o
 
 import copy
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ class Teacher(nn.Module):
         self.name = name or f"{PYTHON_PREFIX}{type(network).__name__}"
         self.description: Description | None = None  # of the data it was trained on, if known
         self.modality: Modality | None = None
+        self.views: Mapping[str, Any] = {}  # their section, of a run
         self.class_names: tuple[str, ...] = ()
         self.requires_grad_(False).eval()
 
@@ -150,7 +151,7 @@ def _from_run(run: Any, spec: str) -> Teacher:
     method = run.method()
     classifier = _class_scores(method)
     teacher = Teacher(method.encoders.backbone(), classifier, name=spec)
-    teacher.description, teacher.modality = run.description, run.modality
+    teacher.description, teacher.modality, teacher.views = run.description, run.modality, run.settings.views
     teacher.class_names = () if classifier is None else run.description.classes
     return teacher
 

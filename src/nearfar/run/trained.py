@@ -157,7 +157,8 @@ class Run:
         loaded = checkpoints.load_step(self.folder.checkpoints, step)
         if loaded is None:
             raise UserError(f"{self.path}/ckpt holds no valid checkpoint of step {step}")
-        earlier = copy.copy(self)  # shares the opened data
+        earlier = copy.copy(self)  # shares the opened data and the method before its first step
+        earlier.__dict__.pop("_trained", None)
         earlier.__dict__["_loaded"] = facts.checked(loaded)
         return earlier
 
@@ -188,7 +189,12 @@ class Run:
             return pick_device("auto")
 
     def method(self, trained: bool = True) -> Method:
-        """The trained method, or the method before its first step."""
+        """The trained method, or the method before its first step: a copy that is yours to change. Each is
+        built once."""
+        return copy.deepcopy(self._trained if trained else self._untrained)
+
+    @cached_property
+    def _trained(self) -> Method:
         self._check_objects(network=True)
         stored = self.weights()
         try:
@@ -196,24 +202,29 @@ class Run:
                 # on the meta device, where memory costs nothing: settings can describe a network that no memory
                 # holds
                 with torch.device("meta"):
-                    method = fresh_method(self.settings, self.description)
+                    method = fresh_method(self.settings, self.description, self.objects)
                 if not facts.fits(method, stored):
                     raise UserError(
                         f"the checkpoint in {self.path} does not hold the tensors that its settings describe; "
                         f"{self._remedy()}"
                     )
-                if trained and not method.encoders.has_teacher:
-                    method.load_state_dict({name: t.clone() for name, t in stored.items()}, assign=True)
-                    if not any(t.is_meta for t in (*method.parameters(), *method.buffers())):
-                        return method.eval()
+                method.load_state_dict(stored, assign=True)
+                if not any(t.is_meta for t in (*method.parameters(), *method.buffers())):
+                    return method.eval()
             method = fresh_method(self.settings, self.description, self.objects)
-            if trained:
-                method.load_state_dict(stored)
+            method.load_state_dict(stored)
         except RuntimeError:
             raise UserError(
                 f"the tensors of the checkpoint in {self.path} do not have the shapes that its settings describe"
             ) from None
         return method.eval()
+
+    @cached_property
+    def _untrained(self) -> Method:
+        _ = (
+            self._trained
+        )  # refuses settings that describe more than the checkpoint holds, before they are built
+        return fresh_method(self.settings, self.description, self.objects).eval()
 
     def _remedy(self) -> str:
         """What to do about a checkpoint that does not fit."""
@@ -238,10 +249,10 @@ class Run:
         pooling ("map"), or the output of the head ("head")."""
         if self.facts["step"] == 0:
             raise UserError(f"{self.path} has no trained checkpoint yet; run the pretrain command again")
-        return features_of(self.method().encoders, features).to(self.device).eval()
+        return copy.deepcopy(features_of(self._trained.encoders, features)).to(self.device).eval()
 
     def untrained(self, features: Kind = "pooled") -> nn.Module:
-        return features_of(self.method(trained=False).encoders, features).to(self.device).eval()
+        return copy.deepcopy(features_of(self._untrained.encoders, features)).to(self.device).eval()
 
     @property
     def modality(self) -> Modality:

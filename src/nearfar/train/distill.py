@@ -123,8 +123,9 @@ def student_of(
 def _teacher_widths(teacher: Teacher, layers: tuple[Mapping[str, Any], ...]) -> tuple[int, int]:
     """The numbers of the teacher's features and classes, from its outputs for a view of zeros."""
     if teacher.modality is not None and teacher.description is not None:
-        networks, views = teacher.modality.networks, teacher.modality.views.default_section
-        return teacher.widths(networks.inputs(networks.smallest, views, teacher.description).shapes[0])
+        networks = teacher.modality.networks
+        inputs = networks.inputs(networks.smallest, teacher.views, teacher.description)
+        return teacher.widths(inputs.shapes[0])
     sizes = [layer["image_size"] for layer in layers if layer.get("image_size")]
     side = teacher.side(int(sizes[-1]) if sizes else None)
     first_problem: UserError | None = None
