@@ -166,7 +166,7 @@ def test_commands_check_and_build_each_run_once(tmp_path: Path, calls: Calls) ->
 def test_what_the_data_decide_is_made_when_they_are_met() -> None:
     """A constructor that takes sizes by keyword makes nothing without them, so the part must implement
     `meet`."""
-    with_sizes = {
+    with_sizes: set[Any] = {
         kind
         for kinds in ROOMS.values()
         for kind in dict(kinds).values()
