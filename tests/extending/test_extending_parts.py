@@ -289,6 +289,44 @@ def test_learned_view_trains_its_weights_and_resumes(tmp_path: Path) -> None:
     assert all(torch.equal(value, state(cut)[key]) for key, value in state(run).items())
 
 
+class Brightness(nn.Module):
+    """Views without a base class: one weight changes the brightness of every view."""
+
+    count = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(()))
+        self.crops = nf.Views((nf.Augment(), nf.Augment()), 16, (0.5,) * 3, (0.25,) * 3)
+
+    def forward(self, instances: Any, seed: int, epoch: int, index: Any) -> tuple[torch.Tensor, ...]:
+        return self.crops(instances, seed, epoch, index)
+
+    def transform(self, views: tuple[torch.Tensor, ...], progress: Any) -> tuple[torch.Tensor, ...]:
+        return tuple(self.gain * view + 1 for view in views)
+
+
+def test_views_without_a_base_class_are_transformed(tmp_path: Path) -> None:
+    """`transform` of any object that makes views runs in `forward`, and its weights are trained and saved."""
+    settings = {**QUICK, "epochs": 1, "backbone": "resnet8-w8", "device": "cpu"}
+    run = nf.pretrain("simclr", IMAGES, tmp_path, views=Brightness(), **settings)
+    assert state(run)["method/views.wrapped.gain"] != 1
+    seen: list[torch.Tensor] = []
+
+    class Network(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(x)
+            return x.flatten(1)
+
+    duck: Any = Brightness()
+    method = nf.Method(
+        nf.Shared(Network()), nf.Cosine(0.2), nf.InBatch(), nf.Everyone(), nf.InfoNCE(), views=duck
+    )
+    views = tuple(torch.randn(2, 4, 3, 16, 16))
+    method(nf.Batch(views, torch.arange(4)))
+    assert torch.equal(torch.cat(seen), torch.cat(views) + 1)
+
+
 def test_learned_view_lowers_what_the_encoders_raise() -> None:
     """The gradient of its weights is minus that of the loss."""
     torch.manual_seed(0)

@@ -234,6 +234,17 @@ def test_a_method_of_planned_parts_trains_like_its_recipe(tmp_path: Path) -> Non
     assert all(torch.equal(value, second[key]) for key, value in first.items())
 
 
+@pytest.mark.parametrize("recipe", ["moco", "instdisc", "la"])
+def test_the_run_of_a_built_method_opens_without_it(tmp_path: Path, recipe: str) -> None:
+    """Settings describe what `nf.recipe` built, so the run needs no object; its weights are the trained
+    ones."""
+    method = nf.recipe(recipe, data=IMAGES, backbone="resnet8-w8", encoders={"dim": 16})
+    trained = nf.pretrain(method, IMAGES, tmp_path, **OPTIONS).method().state_dict()
+    opened = nf.Run.open(tmp_path).method()
+    assert all(torch.equal(value, trained[key]) for key, value in opened.state_dict().items())
+    assert section_of("negatives", opened.negatives) == section_of("negatives", method.negatives)
+
+
 def test_a_planned_method_takes_a_bound_from_the_caller(tmp_path: Path) -> None:
     class Doubled(nf.InfoNCE):
         def __call__(self, scores: nf.Scores, progress: Any = None) -> torch.Tensor:

@@ -91,6 +91,18 @@ def test_calls_in_order(tmp_path: Path) -> None:
     assert hook.calls == [*expected, ("end", 3 * PER_EPOCH)]
 
 
+def test_numbers_of_numpy_and_torch_are_logged(tmp_path: Path) -> None:
+    class LogNumbers(nf.Hook):
+        def on_start(self, session: Any) -> None:
+            session.log(
+                {"a": np.float32(0.5), "b": np.int64(3), "c": torch.tensor(2.0), "d": np.arange(2), "e": "x"}
+            )
+
+    run = nf.pretrain("simclr", digits(), tmp_path, hooks=[LogNumbers()], **{**SMALL, "epochs": 1})
+    (row,) = [row for row in run.metrics if row["kind"] == "hook"]
+    assert [row[key] for key in "abcde"] == [0.5, 3, 2.0, [0, 1], "x"]
+
+
 def test_the_state_survives_an_interruption_after_every_step(tmp_path: Path) -> None:
     uninterrupted, last = Recorder(), Recorder()
     nf.pretrain("moco", digits(), tmp_path / "whole", hooks=[uninterrupted], **SMALL)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from nearfar.config.schema import plain, settable
 from nearfar.config.sections import ROOMS, built_from, section_of
 from nearfar.core.abstract import AbstractEncoders, AbstractViews, AbstractViewSettings
-from nearfar.core.adapters import ADAPTERS, unwrapped
+from nearfar.core.adapters import ADAPTERS, as_views, unwrapped
 from nearfar.core.learnt import LearntNumber
 from nearfar.core.method import Method
 from nearfar.core.schedules import Schedule
@@ -105,7 +105,7 @@ def _settings_of_layer(layer: Mapping[str, Any], objects: dict[str, Any]) -> dic
         else:
             _check_object(key, value)
             objects[key] = (
-                as_views(value) if key == VIEWS else ADAPTERS[key](value) if key in ADAPTERS else value
+                views_object(value) if key == VIEWS else ADAPTERS[key](value) if key in ADAPTERS else value
             )
     return settings
 
@@ -122,17 +122,17 @@ def _check_object(key: str, value: Any) -> None:
         )
 
 
-def as_views(views: Any) -> Any:
-    """A caller's views: objects and functions of (loaded instances, seed, epoch, index) as they are, and
-    functions of one picture as `PictureFunctions`."""
-    if callable(views) and (_count_of(views) is not None or _required_arguments(views) >= 4):
-        return views
+def views_object(views: Any) -> Any:
+    """A caller's views: functions of (loaded instances, seed, epoch, index) as they are, objects with
+    `transform` as part of the method, and functions of one picture as `PictureFunctions`."""
+    if callable(views) and (_declared(views, "count") is not None or _required_arguments(views) >= 4):
+        return as_views(views) if callable(_declared(views, "transform")) else views
     return as_picture_functions(views)
 
 
-def _count_of(views: Any) -> int | None:
-    """The number of views that an object makes, where it says so."""
-    return getattr(views, "count", None)
+def _declared(views: Any, name: str) -> Any:
+    """What an object says of the views that it makes; None: nothing."""
+    return getattr(views, name, None)
 
 
 def _required_arguments(function: Any) -> int:
@@ -243,7 +243,7 @@ def describe_views(views: Any, modality: Modality, section: Section) -> tuple[Se
     default views with that number and pairing. A function of one picture makes as many views as the recipe's
     section has."""
     usual = section.get("count", 2) if isinstance(views, PictureFunctions) else 2
-    paired = {"count": _count_of(views) or usual, "symmetric": section.get("symmetric", True)}
+    paired = {"count": _declared(views, "count") or usual, "symmetric": section.get("symmetric", True)}
     default = modality.views.of({"name": modality.views.default, **paired})
     shared = default.section()
     description = {key: value for key, value in describe_object(views).items() if key not in shared}

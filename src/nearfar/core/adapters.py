@@ -19,6 +19,8 @@ from nearfar.core.abstract import (
     AbstractPart,
     AbstractPrior,
     AbstractSelection,
+    AbstractViews,
+    AbstractViewSettings,
 )
 from nearfar.core.networks import embed_views
 from nearfar.core.types import Batch, Encoded
@@ -91,6 +93,7 @@ AdaptedBound = _adapter(
     ),
 )
 AdaptedPrior = _adapter(AbstractPrior, "__call__")
+AdaptedViews = _adapter(AbstractViews, "__call__")
 
 
 def unwrapped(part: Any) -> Any:
@@ -136,6 +139,13 @@ def as_bound(part: Any) -> AbstractBound:
 
 def as_prior(part: Any) -> AbstractPrior | None:
     return None if part is None else _adapt("prior", part, AdaptedPrior)
+
+
+def as_views(part: Any) -> AbstractViews | AbstractViewSettings | None:
+    """An object without `transform` shows views as it makes them."""
+    if part is None or isinstance(part, AbstractViewSettings):
+        return part
+    return _adapt("views", part, AdaptedViews)
 
 
 # by the name of the kind of part, as settings spell it

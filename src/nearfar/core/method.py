@@ -31,7 +31,15 @@ from nearfar.core.abstract import (
     AbstractViewSettings,
     is_inner_product,
 )
-from nearfar.core.adapters import as_bound, as_critic, as_encoders, as_negatives, as_prior, as_selection
+from nearfar.core.adapters import (
+    as_bound,
+    as_critic,
+    as_encoders,
+    as_negatives,
+    as_prior,
+    as_selection,
+    as_views,
+)
 from nearfar.core.buffers import BufferUpdates, apply, uses_batch_statistics
 from nearfar.core.encoding import DEFAULT_ENCODING, Encoding, GatheredKeys, gather_keys, gather_scores
 from nearfar.core.learnt import LearntNumber
@@ -87,12 +95,12 @@ class Method(nn.Module):
         encoding: Encoding = DEFAULT_ENCODING,
     ) -> None:
         super().__init__()
-        self.views = views
+        self.views = as_views(views)
         self.encoders, self.critic = as_encoders(encoders), as_critic(critic)
         self.negatives, self.selection = as_negatives(negatives), as_selection(selection)
         self.bound, self.prior = as_bound(bound), as_prior(prior)
         if symmetric is None:
-            symmetric = True if views is None else views.symmetric
+            symmetric = True if self.views is None else self.views.symmetric
         self.symmetric, self.chunk, self.encoding = symmetric, chunk, encoding
         self.negatives.setup(self.encoders.key_groups, self.encoders.group_of, self.critic.prepare)
 

@@ -265,7 +265,8 @@ class Session:
     def log(self, row: Mapping[str, Any]) -> None:
         """Sends a row to every logger, with `kind` ("hook" if not given), `step` and `epoch`. Only rank 0 has
         loggers."""
-        complete = {"kind": "hook", "step": self.step, "epoch": self.progress.epoch, **row}
+        numbers = {key: plain_number(value) for key, value in row.items()}
+        complete = {"kind": "hook", "step": self.step, "epoch": self.progress.epoch, **numbers}
         for logger in self.loggers:
             logger.log(complete)
 
@@ -360,6 +361,11 @@ class Session:
             views = plain_view.as_views(view, settings.views["count"])
             batch = replace(batch_of(self.data, views, share), total=len(part))
             self.method.prime(self.to_device(batch))
+
+
+def plain_number(value: Any) -> Any:
+    """A number or array of numpy or torch as Python's numbers; anything else as it is."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray | Tensor) else value
 
 
 class Clock:
