@@ -4,7 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from tests.browser import browser as browser
 from tests.browser import chromium as chromium
@@ -31,3 +33,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = subprocess.run(command, capture_output=True, text=True)
     assert build.returncode == 0, build.stderr
     return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What README and the guides take for granted: photos/, labelled/, test/ and others/."""
+    root, rng = tmp_path_factory.mktemp("readme"), np.random.default_rng(0)
+    for name, count in (("photos", 260), ("labelled", 40), ("test", 40), ("others", 40)):
+        for number in range(count):
+            label = number % 2
+            pixels = rng.integers(0, 60, (16, 16, 3)) + np.array([(180, 40, 40), (40, 40, 180)][label])
+            target = root / name / ("" if name == "photos" else ("red", "blue")[label])
+            target.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.astype(np.uint8)).save(target / f"{number}.png")
+    return root

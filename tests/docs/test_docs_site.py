@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import nearfar as nf
 from nearfar.cli import main
@@ -169,20 +168,6 @@ def blocks(language: str) -> list[str]:
     return re.findall(
         rf"^```{language}\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
     )
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What README takes for granted: photos/, labelled/ and test/."""
-    root, rng = tmp_path_factory.mktemp("readme"), np.random.default_rng(0)
-    for name, count in (("photos", 260), ("labelled", 40), ("test", 40)):
-        for number in range(count):
-            label = number % 2
-            pixels = rng.integers(0, 60, (16, 16, 3)) + np.array([(180, 40, 40), (40, 40, 180)][label])
-            target = root / name / ("" if name == "photos" else ("red", "blue")[label])
-            target.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels.astype(np.uint8)).save(target / f"{number}.png")
-    return root
 
 
 def test_readme_commands_run(
