@@ -33,7 +33,7 @@ BASE = {
 LAYERS = [
     ("errors", "system"),
     ("core",),
-    ("parts", "losses", "distributed"),
+    ("parts", "losses", "distributed", "testing"),
     ("modalities", "config", "estimate"),
     ("data", "run", "evaluate", "train"),
     ("report", "sweeps", "studies", "simclrv2", "detect", "exported", "search", "bench"),

@@ -1,7 +1,7 @@
 """Optional packages, and the error message when one is missing.
 
 The core (losses, bounds, methods, mutual information) needs torch, numpy, scipy, scikit-learn, jaxtyping,
-safetensors, pyyaml and threadpoolctl only.
+safetensors, pyyaml, threadpoolctl and cloudpickle only.
 """
 
 from importlib import import_module

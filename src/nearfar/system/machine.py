@@ -25,7 +25,17 @@ DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-CORE = ("torch", "numpy", "scipy", "sklearn", "jaxtyping", "safetensors", "yaml", "threadpoolctl")
+CORE = (
+    "torch",
+    "numpy",
+    "scipy",
+    "sklearn",
+    "jaxtyping",
+    "safetensors",
+    "yaml",
+    "threadpoolctl",
+    "cloudpickle",
+)
 
 # OpenMP threads sleep while they wait. Spinning, the default, makes a step tens of times slower as soon as
 # another
