@@ -244,16 +244,11 @@ class Measurement(_ReadsAsJson):
         """Reads what `to_json` wrote. Values of another type, from a damaged file, are left out."""
         values = {name: float(stored[name]) for name in stored if _is_figure(stored, name)}
         other_intervals = stored.get("intervals")
+        other_intervals = other_intervals if isinstance(other_intervals, Mapping) else {}
         figures = {}
         for place, (name, value) in enumerate(values.items()):
             key = _interval_key(name, values)
-            interval = (
-                stored.get(key)
-                if key
-                else other_intervals.get(name)
-                if isinstance(other_intervals, Mapping)
-                else None
-            )
+            interval = stored.get(key) if key else other_intervals.get(name)
             spread, draws = (stored.get("spread"), stored.get("draws")) if place == 0 else (None, None)
             listed = draws if isinstance(draws, list) and all(map(is_number, draws)) else ()
             figures[name] = Figure(

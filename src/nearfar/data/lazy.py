@@ -323,10 +323,13 @@ def open_source(
     limits: Limits,
 ) -> DataSet:
     """The usable instances of a source, if enough of them are."""
-    reader = LazyReader(source, decode, limits)
-    if modality.reader.default_facts is not None and source.nbytes() > limits.scan_bytes:
-        return _open_unchecked(reader, name, modality, options)
-    return _open_checked(reader, name, modality, options)
+    reader, default_facts = LazyReader(source, decode, limits), modality.reader.default_facts
+    if default_facts is None or source.nbytes() <= limits.scan_bytes:
+        return _open_checked(reader, name, modality, options)
+    rows = np.arange(len(reader.names))
+    facts = np.broadcast_to(np.array(default_facts, dtype=np.int64), (len(rows), len(default_facts)))
+    mark = unchecked_fingerprint(source.marks(), source.labels(rows)[0])
+    return open_unchecked(reader, name, modality, options, facts, mark)
 
 
 def _open_checked(reader: LazyReader, name: str, modality: Modality, options: Mapping[str, Any]) -> DataSet:
@@ -366,20 +369,26 @@ def _open_checked(reader: LazyReader, name: str, modality: Modality, options: Ma
     return modality.reader.collect(collection, options)
 
 
-def _open_unchecked(reader: LazyReader, name: str, modality: Modality, options: Mapping[str, Any]) -> DataSet:
-    source, facts = reader.source, np.asarray(modality.reader.default_facts, dtype=np.int64)
-    rows = np.arange(len(reader.names), dtype=np.int64)
-    labelled = source.labels(rows)
+def open_unchecked(
+    reader: LazyReader,
+    name: str,
+    modality: Modality,
+    options: Mapping[str, Any],
+    facts: Int64[np.ndarray, "instance fact"],
+    fingerprint: str,
+) -> DataSet:
+    """All instances of a source; those that turn out to be unusable are noted when they are read."""
+    source, labelled = reader.source, reader.source.labels(np.arange(len(reader.names)))
     reader.recall()
     collection = Collection(
         name=name,
-        fingerprint=unchecked_fingerprint(source.marks(), labelled[0]),
+        fingerprint=fingerprint,
         paths=reader.names,
-        facts=np.broadcast_to(facts, (len(rows), len(facts))),
+        facts=facts,
         read=reader,
         reader=reader,
         labelled=labelled,
-        groups=source.groups(rows),
+        groups=source.groups(np.arange(len(reader.names))),
         ignored=source.ignored,
         unlabelled="" if labelled[0] is not None else source.unlabelled(),
         blocks=source.blocks(),

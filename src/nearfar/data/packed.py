@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nearfar.data.lazy import LazyReader
+from nearfar.data.lazy import LazyReader, open_unchecked
 from nearfar.data.records import check_share
 from nearfar.data.remote import RemoteFile, is_url, open_filesystem
 from nearfar.data.retry import Unreachable
@@ -28,7 +28,6 @@ from nearfar.data.row_groups import RowGroups
 from nearfar.data.source import AbstractSource, Decode, Limits
 from nearfar.errors import UserError, error_reason
 from nearfar.modalities import MODALITIES, DataSet, Modality
-from nearfar.modalities.base import Collection
 from nearfar.modalities.dataset import Blocks, Names
 from nearfar.modalities.labels import Labels
 from nearfar.system.parquet_reading import read_table
@@ -105,27 +104,15 @@ class Packed:
         return MODALITIES[self.manifest.modality]
 
     def open(self, options: Mapping[str, Any], decode: Decode, limits: Limits) -> DataSet:
-        manifest, table = self.manifest, self._index()
+        table = self._index()
         source = PackedSource(self, table)
         facts = np.stack(
             [table.column(name).to_numpy() for name in table.column_names if name.startswith("fact")], axis=1
         )
         check_share(self.root, "rows", len(source.rows), (), limits.max_bad_share)
         reader = LazyReader(source, decode, limits, decoded_before=True)
-        reader.recall()
-        collection = Collection(
-            name=self.root,
-            fingerprint=manifest.fingerprint,
-            paths=reader.names,
-            facts=facts[source.rows],
-            read=reader,
-            reader=reader,
-            labelled=source.labels(np.arange(len(source.rows))),
-            ignored=source.ignored,
-            unlabelled=source.unlabelled(),
-            blocks=source.blocks(),
-        )
-        return self.modality.reader.collect(collection, options)
+        fingerprint = self.manifest.fingerprint
+        return open_unchecked(reader, self.root, self.modality, options, facts[source.rows], fingerprint)
 
     def _index(self) -> pa.Table:
         """The index without its digests, if it is the one that was written."""

@@ -159,6 +159,9 @@ class NamedData:
     file: Path | None = None
 
 
+_COLLECTED = ("facts", "read", "labelled", "contents")  # fields of a collection that data sets have not
+
+
 @dataclass(frozen=True)
 class Collection:
     """The usable instances of a source, in its order; `read(place)` returns the content of one."""
@@ -180,20 +183,8 @@ class Collection:
     def common(self) -> dict[str, Any]:
         """The fields that the data sets of every modality have, except the store."""
         labels, classes = self.labelled
-        return {
-            "name": self.name,
-            "fingerprint": self.fingerprint,
-            "labels": labels,
-            "classes": classes,
-            "paths": self.paths,
-            "rows": np.arange(len(self.paths)),
-            "groups": self.groups,
-            "quarantine": self.quarantine,
-            "ignored": self.ignored,
-            "unlabelled": self.unlabelled,
-            "blocks": self.blocks,
-            "reader": self.reader,
-        }
+        own = {"labels": labels, "classes": classes, "rows": np.arange(len(self.paths))}
+        return own | {name: value for name, value in vars(self).items() if name not in _COLLECTED}
 
     def all_contents(self) -> list[Any]:
         if self.contents is not None:

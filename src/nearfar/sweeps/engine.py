@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from nearfar.core.tables import duration
 from nearfar.errors import Stopped, UserError
@@ -66,16 +66,13 @@ class Cell:
         return f"{label}-{self.digest}"
 
 
-class FileVersion(NamedTuple):
+FileVersion = tuple[int, int]  # inode and time of modification
+
+
+def file_version(file: Path) -> FileVersion:
     """Identifies one version of a file: a rewritten file has another inode or time. No clock is compared."""
-
-    inode: int
-    modified_ns: int
-
-    @classmethod
-    def of(cls, file: Path) -> "FileVersion":
-        status = file.stat()
-        return cls(status.st_ino, status.st_mtime_ns)
+    status = file.stat()
+    return status.st_ino, status.st_mtime_ns
 
 
 @dataclass(frozen=True)
@@ -129,7 +126,7 @@ class CellStore:
             return None
         reason = str(stored.get("reason") or "")
         seconds = float(seconds) if isinstance(seconds, (int, float)) else 0.0
-        return CellOutcome(stored["state"], values, reason, seconds, FileVersion.of(file))
+        return CellOutcome(stored["state"], values, reason, seconds, file_version(file))
 
     def write(self, cell: Cell, outcome: CellOutcome) -> None:
         """Writes result.json atomically. Values that the cell had already under other names stay."""
@@ -151,7 +148,7 @@ class CellStore:
         """The results in cells/ that report a failure now. A later command computes these cells again."""
         stored = ((file, read_json(file)) for file in (self.path / "cells").glob(f"*/{RESULT_FILE}"))
         return frozenset(
-            FileVersion.of(file)
+            file_version(file)
             for file, content in stored
             if isinstance(content, Mapping) and content.get("state") == FAILED
         )
