@@ -75,21 +75,14 @@ def _gallery(features: np.ndarray, sample: Sample, detail: Detail) -> Gallery | 
         for place, picture in zip(places_shown, sample.pictures(places_shown), strict=True)
     }
 
-    def neighbour(query: int, place: int, score: float) -> Neighbour:
-        return Neighbour(pictures[place], score, sample.same_class(query, place))
-
-    return Gallery(
-        tuple(
-            Query(
-                pictures[query], tuple(neighbour(query, *pair) for pair in zip(places, scores, strict=True))
-            )
-            for query, places, scores in zip(
-                queries.tolist(), neighbours.tolist(), similarity.tolist(), strict=True
-            )
-        ),
-        len(features),
-        sample.small,
-    )
+    rows = []
+    for query, places, scores in zip(queries.tolist(), neighbours.tolist(), similarity.tolist(), strict=True):
+        similar = (
+            Neighbour(pictures[place], score, sample.same_class(query, place))
+            for place, score in zip(places, scores, strict=True)
+        )
+        rows.append(Query(pictures[query], tuple(similar)))
+    return Gallery(tuple(rows), len(features), sample.small)
 
 
 def _strip(run: Run, images: DataSet, rows: np.ndarray, seed: int, detail: Detail) -> Strip | Absent:
@@ -100,31 +93,22 @@ def _strip(run: Run, images: DataSet, rows: np.ndarray, seed: int, detail: Detai
         index = rows[places]
         loaded, views = images.load(index), run.views()
         epochs = [
-            _draw_views(run, views(loaded, seed, epoch, index), detail.side) for epoch in range(detail.epochs)
+            _draw_views(run, views(loaded, seed, epoch, index), detail.side, f"in epoch {epoch + 1}")
+            for epoch in range(detail.epochs)
         ]
-        places_shown = run.modality.presenter.pictures(loaded, run.description)
-        originals = [data_uri(within(picture, detail.side)) for picture in places_shown]
+        pictures = run.modality.presenter.pictures(loaded, run.description)
+        originals = [data_uri(within(picture, detail.side)) for picture in pictures]
         spreads = tuple(_spreads(run, images, rows[: detail.measured], seed))
     except UNAVAILABLE as problem:
         return Absent(f"The views could not be drawn: {as_sentence(problem)}")
-    return Strip(
-        tuple(
-            StripRow(
-                Picture(originals[row], sample.caption(place)),
-                tuple(
-                    tuple(
-                        Picture(view[row], f"view {view_number} in epoch {epoch}")
-                        for view_number, view in enumerate(views_of_epoch, start=1)
-                    )
-                    for epoch, views_of_epoch in enumerate(epochs, start=1)
-                ),
-            )
-            for row, place in enumerate(places.tolist())
-        ),
-        sample.small,
-        spreads,
-        len(rows[: detail.measured]),
+    strip_rows = tuple(
+        StripRow(
+            Picture(originals[row], sample.caption(place)),
+            tuple(tuple(view[row] for view in drawn_views) for drawn_views in epochs),
+        )
+        for row, place in enumerate(places.tolist())
     )
+    return Strip(strip_rows, sample.small, spreads, len(rows[: detail.measured]))
 
 
 def _spreads(run: Run, images: DataSet, index: np.ndarray, seed: int) -> Iterator[ViewHistogram]:
@@ -145,13 +129,13 @@ def _spreads(run: Run, images: DataSet, index: np.ndarray, seed: int) -> Iterato
         )
 
 
-def _draw_views(run: Run, tensors: Sequence[Tensor], side: int) -> list[list[str]]:
-    """Each view of each instance as a data URI."""
-    views, description = run.views(), run.description
+def _draw_views(run: Run, tensors: Sequence[Tensor], side: int, when: str) -> list[list[Picture]]:
+    """Each view of each instance."""
+    views, description, presenter = run.views(), run.description, run.modality.presenter
     return [
         [
-            data_uri(within(picture, side))
-            for picture in run.modality.presenter.view_pictures(views, tensor, description)
+            Picture(data_uri(within(picture, side)), f"view {number} {when}")
+            for picture in presenter.view_pictures(views, tensor, description)
         ]
-        for tensor in tensors
+        for number, tensor in enumerate(tensors, start=1)
     ]
