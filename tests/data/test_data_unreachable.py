@@ -192,6 +192,9 @@ def test_remote_tars_and_parquet_equal_local_ones(tmp_path: Path, http: str) -> 
     for place, url in enumerate([f"file://{tars}", f"{http}/t/"]):  # over http: the page that links to them
         remote = content(pack(url, tmp_path / f"there{place}", shuffle=False))
         assert {name: remote[name] for name in shards} == shards
+        here, there = open_data(tars), open_data(url)  # read in place, nothing is packed
+        np.testing.assert_array_equal(everything(there), everything(here))
+        np.testing.assert_array_equal(there.labels, here.labels)
     single = open_data(str(pack(f"{http}/t/0.tar", tmp_path / "single", shuffle=False)))
     np.testing.assert_array_equal(everything(single), pictures()[:45])
     np.testing.assert_array_equal(everything(open_data(f"{http}/q/")), everything(open_data(parquet)))
