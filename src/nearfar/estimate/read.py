@@ -173,9 +173,9 @@ def _read_csv(file: Path, selection: list[str]) -> Contents:
 
 
 def _read_parquet(file: Path, selection: list[str]) -> Contents:
-    from nearfar.system.parquet_reading import read_table_file
-
     names = need("pyarrow.parquet").read_schema(arrow_path(file)).names
+    from nearfar.system.parquet_reading import read_table_file  # after `need`, which says what to install
+
     for name in selection:
         _check_name(file, name, names)
     return _table_columns(file, read_table_file(file, selection or None), selection), None

@@ -17,9 +17,11 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow as arrow
+import pyarrow.compute as compute
+import pyarrow.parquet as parquet
 
 from nearfar.errors import UserError
-from nearfar.system.extras import need
 from nearfar.system.untrusted import MAX_RATIO, UNCHECKED_BYTES, arrow_path, check_regular, check_unpacked
 
 BATCH_BYTES = 2**24  # of the fixed-width values in a batch of a table
@@ -58,7 +60,6 @@ def check_footer(metadata: Any, path: str, packed: int) -> None:
 
 def content_leaf(schema: Any, column: str, path: str) -> str:
     """The path of the binary leaf that holds a column's encoded bytes; a sentence where there is none."""
-    arrow = need("pyarrow")
     if column not in schema.names:
         raise UserError(f"{path!r} has no `{column}` column (its columns: {', '.join(schema.names[:20])}).")
     if any(name.startswith(f"{column}.") for name in schema.names) or schema.names.count(column) > 1:
@@ -100,7 +101,6 @@ def read_table(
     `source` is what `pyarrow.parquet.ParquetFile` takes. `cell_bytes` is the least that a cell will take
     where the table is used.
     """
-    arrow, parquet = need("pyarrow"), need("pyarrow.parquet")
     with parquet.ParquetFile(source) as file:
         check_footer(file.metadata, path, size)
         leaves = _leaves(file.schema, names)
@@ -132,7 +132,6 @@ def text_labels(column: Any, where: str, name: str) -> np.ndarray:
 
 def longest_text(column: Any) -> int:
     """Bytes of the longest text in an Arrow column."""
-    compute = need("pyarrow.compute")
     return int(compute.max(compute.binary_length(column)).as_py() or 0)
 
 
@@ -174,7 +173,6 @@ def _counted(
     rows: int | None,
 ) -> Any:
     """A table of batches that were counted as if every dictionary was expanded, and then are expanded."""
-    arrow = need("pyarrow")
     tables: list[Any] = []
     batches: list[Any] = []
     schema = None
@@ -203,7 +201,6 @@ def _counted(
 
 def _expanded_bytes(array: Any, cell_bytes: int) -> int:
     """Bytes of an Arrow array without dictionaries; a cell takes at least `cell_bytes`."""
-    arrow, compute = need("pyarrow"), need("pyarrow.compute")
     kind, cells = array.type, cell_bytes * len(array)
     if arrow.types.is_struct(kind):
         return sum(_expanded_bytes(part, cell_bytes) for part in array.flatten())
@@ -220,7 +217,7 @@ def _expanded_bytes(array: Any, cell_bytes: int) -> int:
 
 
 def _is_text(kind: Any) -> bool:
-    types = need("pyarrow").types
+    types = arrow.types
     return any(
         is_kind(kind)
         for is_kind in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
@@ -229,7 +226,6 @@ def _is_text(kind: Any) -> bool:
 
 def _dense_type(kind: Any) -> Any:
     """An Arrow type with the values' types in the place of dictionaries."""
-    arrow = need("pyarrow")
     if arrow.types.is_dictionary(kind):
         return kind.value_type
     if arrow.types.is_struct(kind):

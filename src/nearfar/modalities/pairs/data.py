@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Int
 
 from nearfar.errors import UserError
-from nearfar.modalities.base import AbstractReader, Arrays, Choice, Collection, Description, Modality
+from nearfar.modalities.base import AbstractReader, Choice, Collection, Description, Modality
 from nearfar.modalities.dataset import DataSet, Unusable
 from nearfar.modalities.files import file_bytes, read_table
 from nearfar.modalities.image import IMAGE
@@ -272,7 +272,7 @@ def decode_side(values: Sequence[Any], kind: str, options: Mapping[str, Any], fo
         except Unusable as problem:
             bad[row] = str(problem)
     rows = list(facts)
-    outliers = modality.reader.outliers(list(facts.values())) if kind != TEXT.name else {}
+    outliers = modality.reader.outliers(list(facts.values()))
     bad |= {rows[place]: reason for place, reason in outliers.items()}
     return Side(kind, contents, facts, bad)
 
@@ -315,21 +315,15 @@ def side_set(
 ) -> DataSet:
     """The data set of these rows of one side."""
     contents = [side.contents[row] for row in rows]
-    paths = tuple(f"{name}#{row}" for row in rows)
-    if side.kind == TEXT.name:
-        return _texts(contents, name, paths, symbols)
     digest = hashlib.sha256()
     for content in contents:
         digest.update(_content_bytes(content))
+    paths, facts = tuple(f"{name}#{row}" for row in rows), [side.facts[row] for row in rows]
     collection = Collection(
-        name,
-        digest.hexdigest(),
-        paths,
-        [side.facts[row] for row in rows],
-        contents.__getitem__,
-        contents=list(contents),
+        name, digest.hexdigest(), paths, facts, contents.__getitem__, contents=list(contents)
     )
-    return SIDES[side.kind].reader.collect(collection, options)
+    reading = Reading(length=MAX_TEXT, vocabulary=symbols)  # every text is one block
+    return SIDES[side.kind].reader.collect(collection, {**options, "reading": reading})
 
 
 def group_equal(side: Side, rows: Sequence[int]) -> Int[np.ndarray, "pair"]:
@@ -339,17 +333,6 @@ def group_equal(side: Side, rows: Sequence[int]) -> Int[np.ndarray, "pair"]:
     contents = (side.contents[row] for row in rows)
     keys = (content if isinstance(content, str) else _content_bytes(content) for content in contents)
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
-
-
-def _texts(texts: list[str], name: str, paths: tuple[str, ...], symbols: tuple[str, ...] | None) -> DataSet:
-    reading = Reading(length=MAX_TEXT, vocabulary=symbols)
-    vocabulary = reading.vocabulary_of(texts)
-    numbers = {unit: number for number, unit in enumerate(vocabulary)}
-    table = np.full((len(texts), max(map(len, texts))), -1, dtype=np.int64)
-    for row, text in zip(table, texts, strict=True):
-        row[: len(text)] = [numbers.get(unit, 0) for unit in text]
-    options = {"reading": Reading(length=MAX_TEXT, vocabulary=vocabulary)}
-    return TEXT.reader.from_array(Arrays(table, (None, ()), paths), name, options)
 
 
 def _content_bytes(content: Any) -> bytes:
