@@ -16,7 +16,8 @@ from nearfar.report import write_report
 from nearfar.report.explore import explorer_data
 from nearfar.report.facts import Detail, Map
 from nearfar.report.gather import gather
-from nearfar.report.space import aligned, flat_map, nearest
+from nearfar.report.space import aligned, flat_map
+from nearfar.search.neighbours import nearest_others, unit_rows
 
 Page = Any
 Make = Callable[..., Any]
@@ -269,7 +270,7 @@ def test_neighbours_of_all_are_those_of_brute_force() -> None:
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     similar = unit @ unit.T
     np.fill_diagonal(similar, -np.inf)
-    neighbours = nearest(features, np.arange(len(features)), 4)[0]
+    neighbours = nearest_others(unit_rows(features), 4)[1]
     np.testing.assert_allclose(
         np.take_along_axis(similar, neighbours, 1), -np.sort(-similar, axis=1)[:, :4], rtol=1e-5
     )

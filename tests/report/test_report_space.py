@@ -9,13 +9,14 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import trustworthiness
 from sklearn.neighbors import NearestNeighbors
 
-from nearfar.report.space import FEW, flat_map, nearest, principal, queries_of
+from nearfar.report.space import FEW, flat_map, principal, queries_of
+from nearfar.search.neighbours import nearest_others, unit_rows
 
 
 def test_nearest_equals_sklearn_cosine_neighbours() -> None:
     features = np.random.default_rng(0).standard_normal((200, 16)).astype(np.float32)
     queries = np.array([3, 77, 150])
-    neighbours, similarity = nearest(features, queries, 8)
+    similarity, neighbours = nearest_others(unit_rows(features), 8, queries)
     distance, expected = (
         NearestNeighbors(n_neighbors=9, metric="cosine").fit(features).kneighbors(features[queries])
     )
@@ -24,7 +25,7 @@ def test_nearest_equals_sklearn_cosine_neighbours() -> None:
 
 
 def test_a_query_is_never_its_own_neighbour_even_among_equals() -> None:
-    neighbours, _ = nearest(np.ones((5, 3)), np.array([2]), 8)
+    _, neighbours = nearest_others(unit_rows(np.ones((5, 3))), 8, np.array([2]))
     assert sorted(neighbours[0].tolist()) == [0, 1, 3, 4]
 
 

@@ -20,7 +20,8 @@ from nearfar.evaluate.held_out import pointwise_nats
 from nearfar.evaluate.knn import ranked_classes
 from nearfar.report.facts import UNAVAILABLE, Detail, Map
 from nearfar.report.pictures import Sample, atlas_of
-from nearfar.report.space import aligned, flat_map, nearest
+from nearfar.report.space import aligned, flat_map
+from nearfar.search.neighbours import nearest_others, unit_rows
 
 MAX_NEIGHBOURS = 10  # neighbours shown of a point
 CONTRASTED = 256  # instances contrasted with one another
@@ -45,7 +46,7 @@ def map_of(
         drawn_by,
         len(sample.images),
         sample.small,
-        nearest(features, np.arange(len(features)), MAX_NEIGHBOURS)[0],
+        nearest_others(unit_rows(features), MAX_NEIGHBOURS)[1],
         predicted=_votes(features, sample.labels),
         nats=_nats(sample),
         kept_shares=shares if kept_shares else None,

@@ -1,22 +1,16 @@
-"""Flat maps of features, nearest neighbours, and the choice of query images."""
+"""Flat maps of features, and the choice of query images."""
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 from sklearn.manifold import TSNE
 from sklearn.neighbors import NearestNeighbors
 
 from nearfar.core.randomness import order
+from nearfar.search.neighbours import unit_rows
 
 LANDMARKS = 1500  # t-SNE lays out no more than these
 FEW = 50  # below this t-SNE has too few neighbours to say more than PCA
 _PRINCIPAL = 50  # dimensions t-SNE is given: more change little and cost time
-
-
-def directions(features: Float[np.ndarray, "image dim"]) -> Float[np.ndarray, "image dim"]:
-    """Features scaled to unit length, since contrastive encoders are trained by cosine."""
-    length = np.linalg.norm(features, axis=1, keepdims=True)
-    return features / np.maximum(length, 1e-12)
 
 
 def principal(features: Float[np.ndarray, "image dim"], count: int) -> Float[np.ndarray, "image count"]:
@@ -37,7 +31,7 @@ def flat_map(
     `like` is another map of the same images, from which t-SNE starts, so that what stays near stays where it
     was.
     """
-    components = principal(directions(features), min(_PRINCIPAL, max(2, features.shape[1])))
+    components = principal(unit_rows(features), min(_PRINCIPAL, max(2, features.shape[1])))
     # a collapsed encoder puts everything on one spot: t-SNE's start divides by that spread
     if len(features) < FEW or components[:, 0].std() < 1e-6:
         return _unit_square(components[:, :2]), "PCA"
@@ -96,19 +90,6 @@ def _unit_square(points: Float[np.ndarray, "image 2"]) -> Float[np.ndarray, "ima
     """The points moved and scaled, both axes alike, to fill the square around (1/2, 1/2)."""
     low, high = points.min(axis=0), points.max(axis=0)
     return 0.5 + (points - (low + high) / 2) / max(float((high - low).max()), 1e-9)
-
-
-def nearest(
-    features: Float[np.ndarray, "image dim"], queries: Int[np.ndarray, "query"], count: int
-) -> tuple[Int[np.ndarray, "query near"], Float[np.ndarray, "query near"]]:
-    """The `count` images nearest each query by cosine, nearest first, without the query itself."""
-    unit = torch.from_numpy(directions(features).astype(np.float32))
-    parts = []
-    for part in torch.from_numpy(queries).split(1024):
-        similarity = unit[part] @ unit.T
-        similarity[torch.arange(len(part)), part] = -torch.inf
-        parts.append(similarity.topk(min(count, len(unit) - 1), dim=1))
-    return torch.cat([p.indices for p in parts]).numpy(), torch.cat([p.values for p in parts]).numpy()
 
 
 def queries_of(labels: Int[np.ndarray, "image"] | None, size: int, count: int) -> Int[np.ndarray, "query"]:

@@ -25,8 +25,9 @@ from nearfar.report.facts import (
 )
 from nearfar.report.pictures import Sample, data_uri, fitted, within
 from nearfar.report.selection import selection_of, selects
-from nearfar.report.space import nearest, queries_of
+from nearfar.report.space import queries_of
 from nearfar.run.trained import Run
+from nearfar.search.neighbours import nearest_others, unit_rows
 
 BINS = 25  # of a histogram of views
 
@@ -68,7 +69,7 @@ def _gallery(features: np.ndarray, sample: Sample, detail: Detail) -> Gallery | 
     if len(features) < 2:
         return Absent("A single image has no neighbours.")
     queries = queries_of(sample.labels, len(features), detail.queries)
-    neighbours, similarity = nearest(features, queries, detail.neighbours)
+    similarity, neighbours = nearest_others(unit_rows(features), detail.neighbours, queries)
     places_shown = np.unique(np.concatenate([queries, neighbours.ravel()]))
     pictures = {
         int(place): Picture(data_uri(fitted(picture, detail.side)), sample.caption(int(place)))

@@ -23,13 +23,14 @@ def nearest(
 
 
 def nearest_others(
-    rows: Float[np.ndarray, "row dim"], count: int
-) -> tuple[Float[np.ndarray, "row count"], Int64[np.ndarray, "row count"]]:
-    """As `nearest`, of every row among the others."""
+    rows: Float[np.ndarray, "row dim"], count: int, queries: Int64[np.ndarray, "query"] | None = None
+) -> tuple[Float[np.ndarray, "query count"], Int64[np.ndarray, "query count"]]:
+    """As `nearest`, of every row, or of those with the numbers `queries`, among the others."""
+    numbers = np.arange(len(rows)) if queries is None else queries
     count = min(count, len(rows) - 1)
-    similarity, neighbour = nearest(rows, rows, count + 1)
+    similarity, neighbour = nearest(rows[numbers], rows, count + 1)
     # a row is usually its own nearest; among exact copies it may come later or not at all
-    is_self = neighbour == np.arange(len(rows))[:, None]
+    is_self = neighbour == numbers[:, None]
     is_self[~is_self.any(axis=1), -1] = True
-    shape = len(rows), count
+    shape = len(numbers), count
     return similarity[~is_self].reshape(shape), neighbour[~is_self].reshape(shape)
