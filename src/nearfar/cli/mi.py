@@ -281,11 +281,12 @@ def _lags(options: argparse.Namespace, x: Any, y: Any, notes: list[str]) -> int:
     if options.json:
         print(json.dumps({str(lag): estimate.as_json() for lag, estimate in estimates.items()}))
         return DONE
+    rows = [["lag", "nats", f"{options.confidence:.0%} interval", "at least"]]
     for lag, estimate in estimates.items():
-        print(
-            f"lag {lag:>3}  {estimate.nats:.4f} nats, {estimate.interval_text()}, at least "
-            f"{float(estimate.at_least):.4f}"
+        rows.append(
+            [str(lag), f"{estimate.nats:.4f}", estimate.interval_text(), f"{float(estimate.at_least):.4f}"]
         )
+    print(*text_table(rows, numbers=True), sep="\n")
     _print_notes(notes)
     _print_warnings({f"lag {lag}": estimate.warnings for lag, estimate in estimates.items()})
     return DONE

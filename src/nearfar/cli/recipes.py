@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from nearfar.cli.codes import DONE
+from nearfar.core.tables import text_table
 from nearfar.errors import UserError
 
 
@@ -48,9 +49,8 @@ def run(args: argparse.Namespace) -> int:
 def _overview() -> list[str]:
     from nearfar.config.recipes import BASE, RECIPES
 
-    width = max(map(len, BASE)) + 2
     return [
-        *(f"{name:<{width}}{recipe.about}" for name, recipe in BASE.items()),
+        *text_table([(name, recipe.about) for name, recipe in BASE.items()]),
         "",
         f"{len(RECIPES) - len(BASE)} variants: image recipes with negatives also as NAME-ring, -ball, -cave "
         "and -neighbours, with a memory bank as -annulus",

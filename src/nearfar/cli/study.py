@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.cli.codes import DONE
+from nearfar.core.tables import text_table
 from nearfar.errors import UserError
 
 
@@ -66,4 +67,4 @@ def _papers(args: argparse.Namespace) -> int:
 
 
 def _listed(lines: dict[str, str]) -> str:
-    return "\n".join(f"{name:<16}{line}" for name, line in lines.items())
+    return "\n".join(text_table(list(lines.items())))
