@@ -133,7 +133,19 @@ LIGHT += [
 ]
 LIGHT += [
     [command, "--help"]
-    for command in ("recipes", "doctor", "train", "pack", "bench", "distill", "sweep", "semi")
+    for command in (
+        "recipes",
+        "doctor",
+        "train",
+        "pack",
+        "bench",
+        "distill",
+        "sweep",
+        "semi",
+        "search",
+        "index",
+        "curate",
+    )
 ]
 
 

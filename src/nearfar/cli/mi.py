@@ -283,9 +283,8 @@ def _lags(options: argparse.Namespace, x: Any, y: Any, notes: list[str]) -> int:
         return DONE
     rows = [["lag", "nats", f"{options.confidence:.0%} interval", "at least"]]
     for lag, estimate in estimates.items():
-        rows.append(
-            [str(lag), f"{estimate.nats:.4f}", estimate.interval_text(), f"{float(estimate.at_least):.4f}"]
-        )
+        at_least = f"{float(estimate.at_least):.4f}"
+        rows.append([f"lag {lag}", f"{estimate.nats:.4f}", estimate.interval_text(), at_least])
     print(*text_table(rows, numbers=True), sep="\n")
     _print_notes(notes)
     _print_warnings({f"lag {lag}": estimate.warnings for lag, estimate in estimates.items()})
