@@ -11,8 +11,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# each release asks for the fsspec of its own date, so that a pin of fsspec excludes all others
-UNPINNED = {"s3fs", "gcsfs"}
+UNPINNED = {"s3fs"}  # constraints.txt says why
 
 
 def constraints() -> dict[str, str]:

@@ -1,5 +1,6 @@
 """torch `Dataset`s, tensors and arrays with labels are data like files are."""
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def frame(library: str) -> Any:
     columns = {**{f"x{place}": NUMBERS[:, place] for place in range(3)}, "label": LABELS}
     if library == "pyarrow":
         return pa.table(columns)
-    made = pytest.importorskip(library).DataFrame(columns)
+    made = importlib.import_module(library).DataFrame(columns)
     return made.set_index(made.index * 7 % 20) if library == "pandas" else made
 
 

@@ -1,6 +1,9 @@
 """Objects instead of names: they train, resume, are recognised, and are requested by name when missing."""
 
+import os
 import random
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from torchvision.transforms import v2
 
 import nearfar as nf
 from nearfar.config.objects import as_section, describe_object, split_objects
+from nearfar.errors import Stopped
 from nearfar.run import checkpoints
 from tests.helpers import IMAGES, LABELS, QUICK
 
@@ -322,18 +326,12 @@ PHOTOS = np.random.default_rng(3).integers(0, 256, (12, 40, 56, 3), dtype=np.uin
 CROP = [v2.RandomResizedCrop(16), v2.RandomHorizontalFlip()]
 
 
-class KeywordTransform:
-    """As albumentations' transforms are called, and with a generator of its own."""
+def albumentations_pipeline() -> Any:
+    """New each time, as in another process: its transforms have generators and seeds of their own."""
+    os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # it would look for a newer version on the network
+    import albumentations
 
-    def __init__(self) -> None:
-        self.random = np.random.default_rng(0)
-
-    def set_random_seed(self, seed: int) -> None:
-        self.random = np.random.default_rng(seed)
-
-    def __call__(self, *, image: np.ndarray) -> dict[str, np.ndarray]:
-        corner = self.random.integers(0, 16)  # pictures are at least twice as large as views
-        return {"image": image[corner : corner + 16, corner : corner + 16]}
+    return albumentations.Compose([albumentations.RandomCrop(16, 16), albumentations.HorizontalFlip()])
 
 
 def cut(picture: Image.Image) -> Image.Image:
@@ -341,13 +339,15 @@ def cut(picture: Image.Image) -> Image.Image:
     return picture.crop((corner, corner, corner + 16, corner + 16))
 
 
-OWN_VIEWS = {
-    "PIL": v2.Compose(CROP),
-    "tensor": v2.Compose([*CROP, v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.25] * 3)]),
-    "image": v2.Compose([v2.ToImage(), *CROP, v2.ToDtype(torch.float32, scale=True)]),
-    "keyword": KeywordTransform(),
-    "function": cut,
-    "one for each view": [cut, v2.Compose(CROP)],
+OWN_VIEWS: dict[str, Callable[[], Any]] = {
+    "PIL": lambda: v2.Compose(CROP),
+    "tensor": lambda: v2.Compose(
+        [*CROP, v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.25] * 3)]
+    ),
+    "image": lambda: v2.Compose([v2.ToImage(), *CROP, v2.ToDtype(torch.float32, scale=True)]),
+    "albumentations": albumentations_pipeline,
+    "function": lambda: cut,
+    "one for each view": lambda: [cut, v2.Compose(CROP)],
 }
 
 
@@ -356,7 +356,7 @@ def test_functions_of_one_picture_are_views(kind: str, tmp_path: Path) -> None:
     """They are used as they are, their draws are a function of (seed, epoch, index, view) alone, and a
     stopped run resumes to the same weights; the encoder opens without them."""
     views, settings = OWN_VIEWS[kind], {**QUICK, "backbone": "resnet8-w16", "batch_size": 4}
-    run = nf.pretrain("simclr", PHOTOS, tmp_path / "a", views=views, **settings)
+    run = nf.pretrain("simclr", PHOTOS, tmp_path / "a", views=views(), **settings)
     assert run.settings.image_size == 16
     views_of_run = run.views()
     rows = np.array([7, 2])
@@ -366,8 +366,9 @@ def test_functions_of_one_picture_are_views(kind: str, tmp_path: Path) -> None:
     assert not torch.equal(pair[0], pair[1])
     torch.manual_seed(9)
     random.seed(9)
-    nf.pretrain("simclr", PHOTOS, tmp_path / "b", views=views, hooks=[StopAfter(1)], **settings)
-    resumed = nf.pretrain("simclr", PHOTOS, tmp_path / "b", views=views, allow_change=True, **settings)
+    with pytest.raises(Stopped):
+        nf.pretrain("simclr", PHOTOS, tmp_path / "b", views=views(), hooks=[StopAfter(1)], **settings)
+    resumed = nf.pretrain("simclr", PHOTOS, tmp_path / "b", views=views(), **settings)
     expected = run.weights()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in resumed.weights().items())
     assert torch.equal(nf.Run.open(tmp_path / "a").embed(PHOTOS), run.embed(PHOTOS))
@@ -379,7 +380,7 @@ class StopAfter(nf.Hook):
 
     def on_step(self, session: Any, outcome: Any) -> None:
         if session.step == self.step:
-            session.stop("tried")
+            signal.raise_signal(signal.SIGTERM)
 
 
 @pytest.mark.parametrize(
@@ -389,6 +390,7 @@ class StopAfter(nf.Hook):
         (lambda picture: picture.nothing, "failed on a picture .AttributeError"),
         (lambda picture: 3, "failed on a picture .TypeError: it returned int"),
         ([cut, 3], "views was "),
+        (lambda picture: torch.full((3, 16, 16), torch.nan), "numbers that are not finite"),
     ],
 )
 def test_functions_that_make_no_views_are_refused(views: Any, sentence: str, tmp_path: Path) -> None:

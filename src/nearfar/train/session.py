@@ -409,6 +409,8 @@ def check_custom_views(views: MakeViews, data: DataSet, settings: Settings) -> N
             "each instance (the attribute "
             "`count` sets the number of views)"
         )
+    if not all(torch.isfinite(view).all() for view in first):
+        raise UserError(f"views of the first {len(rows)} instances have numbers that are not finite")
     if not all(torch.equal(x, y) for x, y in zip(first, second, strict=True)):
         raise UserError(
             "views are not deterministic for the same (seed, epoch, index), so no run could be resumed; draw "

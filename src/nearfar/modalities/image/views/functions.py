@@ -11,6 +11,7 @@ Such functions draw from the generators of torch, numpy and Python, which are gl
 each call with (seed, epoch, index, view), and calls are made one at a time, in the thread that trains.
 """
 
+import copy
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -62,7 +63,8 @@ class PictureFunction:
     """One function, called in the way that it takes a picture."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+        # a seed stored in the user's object would make it another one when the run is resumed
+        self.function = copy.deepcopy(function) if isinstance(function, OwnGenerator) else function
         self._style: Callable[[Callable[..., Any], Picture], Any] | None = None
 
     def __call__(self, picture: Picture, seed: int) -> Float[Tensor, "channel height width"]:
