@@ -20,7 +20,7 @@ from tests import limited
 
 MIB = 2**20
 REFUSED = "would decompress"
-pytestmark = limited.needs_proc
+pytestmark = limited.needs_linux
 
 
 def assert_refused(commands: list[list[str]]) -> None:

@@ -10,7 +10,7 @@ from PIL import Image
 from nearfar.data import open_data, pack
 from tests import limited
 
-pytestmark = limited.needs_proc
+pytestmark = limited.needs_linux
 
 
 def picture() -> bytes:

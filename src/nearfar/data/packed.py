@@ -31,7 +31,7 @@ from nearfar.modalities import MODALITIES, DataSet, Modality
 from nearfar.modalities.dataset import Blocks, Names
 from nearfar.modalities.labels import Labels
 from nearfar.system.parquet_reading import read_table
-from nearfar.system.untrusted import MAX_TEXT_BYTES
+from nearfar.system.untrusted import MAX_TEXT_BYTES, check_memory, parse_json
 
 MANIFEST, INDEX, QUARANTINE = "nearfar.json", "index.parquet", "quarantine.csv"
 
@@ -118,7 +118,8 @@ class Packed:
         """The index without its digests, if it is the one that was written."""
         file = self.at(INDEX)
         try:
-            data = file.read_all()
+            check_memory(file.path, size := file.size())
+            data = file.read_all() if size == self.manifest.index.bytes else b""
             if hashlib.sha256(data).hexdigest() != self.manifest.index.sha256:
                 raise UserError(f"data {self.root!r}: {INDEX} is not the one that was packed; pack it again.")
             names = [name for name in pq.read_schema(pa.BufferReader(data)).names if name != "digest"]
@@ -184,7 +185,7 @@ def read_manifest(file: RemoteFile, root: str) -> PackManifest:
     try:
         if file.size() > MAX_TEXT_BYTES:
             raise ValueError("it is too long")
-        content = json.loads(file.read_all())
+        content = parse_json(file.read_all().decode())
         if content["sha256"] != _seal(content["packed"]):
             raise ValueError("its checksum does not match")
         return PackManifest(**content["packed"])

@@ -8,7 +8,6 @@ columns of whole numbers or words tell groups, such as who speaks.
 """
 
 import hashlib
-import json
 import math
 import os
 import tempfile
@@ -38,6 +37,7 @@ from nearfar.system.parquet_reading import (
     read_table,
     text_labels,
 )
+from nearfar.system.untrusted import parse_json
 
 # names of the label column in Hugging Face's data sets, in order of preference
 _LABELS = ("label", "labels", "fine_label", "cls", "class", "target")
@@ -244,7 +244,7 @@ def _check_content(schema: Any, column: str, path: str) -> None:
 def _class_names(schema: Any, label: str) -> tuple[str, ...]:
     """The names of a ClassLabel feature; () when the metadata have none or make no sense."""
     try:
-        metadata = json.loads((schema.metadata or {})[b"huggingface"])
+        metadata = parse_json((schema.metadata or {})[b"huggingface"].decode())
         names = metadata["info"]["features"][label]["names"]
         return tuple(names) if all(isinstance(name, str) for name in names) else ()
     except (KeyError, TypeError, ValueError, RecursionError):

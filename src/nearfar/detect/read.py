@@ -23,7 +23,14 @@ from nearfar.modalities.files import file_bytes
 from nearfar.modalities.image.decode import decode
 from nearfar.system.extras import need
 from nearfar.system.parquet_reading import read_table_file
-from nearfar.system.untrusted import arrow_path, check_memory, check_regular, read_bytes, read_text
+from nearfar.system.untrusted import (
+    arrow_path,
+    check_memory,
+    check_regular,
+    parse_json,
+    read_bytes,
+    read_text,
+)
 
 ScenesAndClasses = tuple[list[Scene], tuple[str, ...]]  # class names may be empty
 Objects = list[dict[str, Any]]  # of one picture, under the keys below
@@ -102,7 +109,7 @@ def _feature_names(metadata: Mapping[bytes, bytes]) -> tuple[str, ...]:
             yield from class_label_names(inner)
 
     try:
-        objects = json.loads(metadata[b"huggingface"])["info"]["features"]["objects"]
+        objects = parse_json(metadata[b"huggingface"].decode())["info"]["features"]["objects"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return ()
     return tuple(map(str, next(class_label_names(objects), ())))

@@ -22,7 +22,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,8 +35,15 @@ from torch import Tensor
 
 from nearfar.errors import UserError
 from nearfar.run.weights import load_tensors
-from nearfar.system.files import sync_folder, write_new
-from nearfar.system.untrusted import check_memory, open_regular_file, read_bytes, read_text
+from nearfar.system.files import remove_tree, sync_folder, write_new
+from nearfar.system.untrusted import (
+    MAX_TEXT_BYTES,
+    check_memory,
+    open_regular_file,
+    parse_json,
+    read_bytes,
+    read_text,
+)
 
 FORMAT = 1
 MAX_MANIFEST_BYTES = 2**16
@@ -207,9 +213,14 @@ def _facts_bytes(facts: Mapping[str, Any]) -> bytes:
         text = json.dumps(dict(facts), allow_nan=False, indent=1)
     except (TypeError, ValueError) as error:
         raise ValueError(f"A checkpoint's facts must be finite plain JSON: {error}.") from error
-    if json.loads(text) != dict(facts):
+    content = text.encode()
+    if len(content) > MAX_TEXT_BYTES:
+        raise ValueError(
+            f"A checkpoint's facts have {len(content):,} bytes; at most {MAX_TEXT_BYTES:,} are read."
+        )
+    if parse_json(text) != dict(facts):
         raise ValueError("A checkpoint's facts must be plain JSON: string keys, and lists for tuples.")
-    return text.encode()
+    return content
 
 
 def _canonical(value: Any) -> bytes:
@@ -233,7 +244,7 @@ def _parsed(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         _verify(path)
         tensors = load_tensors(path / STATE)
-        facts = json.loads(read_text(path / FACTS))
+        facts = parse_json(read_text(path / FACTS))
     except OSError as error:
         raise _Damaged(f"it cannot be read ({error.strerror or error})") from error
     # Anyone can write a manifest whose hashes match: that the files are what their names say is another
@@ -317,7 +328,7 @@ def _ready(folder: Path) -> None:
         folder.mkdir(parents=True)
         sync_folder(folder.parent)
     for leftover in _leftovers(folder):
-        shutil.rmtree(leftover, ignore_errors=True)
+        remove_tree(leftover)
 
 
 def _leftovers(folder: Path) -> Iterator[Path]:
@@ -333,7 +344,7 @@ def _written(folder: Path, name: str, files: Mapping[str, bytes]) -> Path:
         sync_folder(temporary)
         path = temporary.rename(folder / name)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove_tree(temporary)
         raise
     sync_folder(folder)
     return path
@@ -354,7 +365,7 @@ def _prune(folder: Path, saved: Path, keep: int) -> None:
 
 def _delete(path: Path) -> None:
     """Renamed first, so that a kill halfway leaves nothing that carries a checkpoint's name."""
-    shutil.rmtree(path.rename(path.parent / f".deleting-{path.name}-{os.getpid()}"))
+    remove_tree(path.rename(path.parent / f".deleting-{path.name}-{os.getpid()}"))
 
 
 def _failure(folder: Path, step: int, error: OSError) -> str:

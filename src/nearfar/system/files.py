@@ -131,7 +131,7 @@ def temporary_name(path: Path, suffix: str = "writing") -> Path:
         with suppress(OSError):
             for entry in Path(folder).iterdir():
                 if entry.name.endswith(".writing") and not is_writer_alive(entry):
-                    _remove(entry)
+                    remove_tree(entry)
     name = f".{path.name}.{os.getpid()}-{machine_mark()}{secrets.token_hex(4)}.{suffix}"
     _ACTIVE.add(name)
     return path.with_name(name)
@@ -167,7 +167,9 @@ def is_writer_alive(path: Path) -> bool:
     return True
 
 
-def _remove(path: Path) -> None:
+def remove_tree(path: Path) -> None:
+    """Removes a folder with its content, or whatever else has the name; `shutil.rmtree` would wait for a pipe.
+    What cannot be removed stays."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

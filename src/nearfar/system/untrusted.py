@@ -114,12 +114,17 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_TEXT_BYTES) -> 
 def read_json(path: str | os.PathLike[str]) -> Any:
     """Returns the content of a JSON file; None if it is unreadable, too long or nested too deeply."""
     try:
-        text = read_text(path)
-        if text.count("[") + text.count("{") > MAX_JSON_CONTAINERS:
-            return None
-        loaded = json.loads(text)
+        return parse_json(read_text(path))
     except (OSError, ValueError, RecursionError):
         return None
+
+
+def parse_json(text: str) -> Any:
+    """Returns the content of JSON text. Raises ValueError if it has too many containers, which take 30 times
+    their text in memory, or is nested too deeply."""
+    if text.count("[") + text.count("{") > MAX_JSON_CONTAINERS:
+        raise ValueError(f"it has more than {MAX_JSON_CONTAINERS:,} lists and mappings")
+    loaded = json.loads(text)
     level = [loaded]
     for _ in range(MAX_JSON_DEPTH):
         level = [
@@ -128,7 +133,9 @@ def read_json(path: str | os.PathLike[str]) -> Any:
             if isinstance(outer, (dict, list))
             for inner in (outer.values() if isinstance(outer, dict) else outer)
         ]
-    return None if level else loaded
+    if level:
+        raise ValueError(f"it is nested more than {MAX_JSON_DEPTH} levels deep")
+    return loaded
 
 
 def is_number(value: Any) -> TypeGuard[float]:
