@@ -79,11 +79,13 @@ if TYPE_CHECKING:
         BarberAgakov,
         BinaryNCE,
         ConstantNCE,
+        CrossEntropy,
         Debiased,
         DonskerVaradhan,
         InfoNCE,
         JensenShannon,
         MultiLabelCPC,
+        NoBound,
         NPair,
         Sum,
         SupCon,
@@ -102,8 +104,14 @@ if TYPE_CHECKING:
         Shared,
         backbone,
     )
-    from nearfar.parts.negatives import Bank, InBatch, NoNegatives, Queue, Support
-    from nearfar.parts.priors import Adversarial, Distillation, SIGReg, VarianceCovariance
+    from nearfar.parts.negatives import Bank, Centred, InBatch, NoNegatives, Queue, Sinkhorn, Support
+    from nearfar.parts.priors import (
+        Adversarial,
+        CrossCorrelation,
+        Distillation,
+        SIGReg,
+        VarianceCovariance,
+    )
     from nearfar.parts.selections import (
         Accept,
         Annulus,
@@ -136,8 +144,8 @@ if TYPE_CHECKING:
 _WHERE = {
     "nearfar.core.abstract": "AbstractBound AbstractCritic AbstractEncoders AbstractNegatives AbstractPrior AbstractSelection "
     "AbstractViews",
-    "nearfar.parts.bounds": "Agreement AlphaCPC BarberAgakov BinaryNCE ConstantNCE Debiased DonskerVaradhan InfoNCE JensenShannon "
-    "MultiLabelCPC NPair NWJ SMILE Sum SupCon Triplet TUBA Tuple UBA Vince",
+    "nearfar.parts.bounds": "Agreement AlphaCPC BarberAgakov BinaryNCE ConstantNCE CrossEntropy Debiased DonskerVaradhan InfoNCE "
+    "JensenShannon MultiLabelCPC NoBound NPair NWJ SMILE Sum SupCon Triplet TUBA Tuple UBA Vince",
     "nearfar.parts.critics": "Bilinear Cosine Distance Dot Hybrid Joint Separable",
     "nearfar.data": "open_data pack Stream",
     "nearfar.detect.run": "detect_run",
@@ -153,8 +161,8 @@ _WHERE = {
     "nearfar.core.method": "Method",
     "nearfar.modalities": "time_series",
     "nearfar.distributed.strategy": "join",
-    "nearfar.parts.negatives": "Bank InBatch NoNegatives Queue Support",
-    "nearfar.parts.priors": "Adversarial Distillation SIGReg VarianceCovariance",
+    "nearfar.parts.negatives": "Bank Centred InBatch NoNegatives Queue Sinkhorn Support",
+    "nearfar.parts.priors": "Adversarial CrossCorrelation Distillation SIGReg VarianceCovariance",
     "nearfar.report": "write_report",
     "nearfar.core.schedules": "cosine geometric learnt linear on_loss on_score plateau Progress stairs steps",
     "nearfar.core.strategy": "Strategy",

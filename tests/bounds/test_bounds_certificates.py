@@ -73,6 +73,8 @@ CASES: list[tuple[AbstractBound, NegativeSampling, str, float | None, str]] = [
     (nf.Agreement(), INDEPENDENT, "objective only", None, r"agreement"),
     (nf.SupCon(), INDEPENDENT, "objective only", None, r"positives compete with each other"),
     (nf.Debiased(0.1), INDEPENDENT, "objective only", math.log(1 + INDEPENDENT.negatives), r"can exceed I"),
+    (nf.CrossEntropy(), INDEPENDENT, "objective only", None, r"make the codes that they predict"),
+    (nf.NoBound(), INDEPENDENT, "objective only", None, r"nothing is contrasted"),
 ]  # fmt: skip
 
 

@@ -60,7 +60,7 @@ class BySymbol(nn.Module):
         super().__init__()
         self.scores = torch.tensor(scores, dtype=torch.float64)
 
-    def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
+    def pairs(self, views: int, symmetric: bool, key_views: int | None = None) -> tuple[Pair, ...]:
         return (Pair(0, 1, identity_is_key=True),)
 
     def backbone(self) -> nn.Module:

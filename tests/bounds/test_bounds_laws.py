@@ -157,6 +157,16 @@ def debiased(positive: Tensor, negatives: list[Tensor], tau: float = 0.1) -> Ten
     return torch.stack(values).mean()
 
 
+def cross_entropy(positive: Tensor, negatives: list[Tensor]) -> Tensor:
+    """Caron et al. 2020, Eq. 2 with the mean score of the code as the positive: sum_k q_k f_k - log sum e^f."""
+    values = [
+        row.mean() - torch.log(candidates.exp().sum())
+        for row, candidates in zip(positive, negatives, strict=True)
+        if len(candidates)
+    ]
+    return torch.stack(values).mean() if values else positive.sum() * 0
+
+
 Reference = Callable[[Tensor, list[Tensor]], Tensor]
 REFERENCES: dict[str, Reference] = {
     "infonce": infonce,
@@ -178,6 +188,8 @@ REFERENCES: dict[str, Reference] = {
     "agreement": agreement,
     "supcon": supcon,
     "debiased": debiased,
+    "cross-entropy": cross_entropy,
+    "none": lambda positive, negatives: positive.sum() * 0,
 }
 # further settings of bounds that have any
 VARIANTS: dict[str, tuple[AbstractBound, Reference]] = {

@@ -20,12 +20,13 @@ from nearfar.parts.bounds import BarberAgakov, InfoNCE
 from nearfar.parts.critics import Cosine, Distance
 from nearfar.parts.encoders import Momentum, Network, Shared, linear_head
 from nearfar.parts.negatives import InBatch, NoNegatives
-from nearfar.parts.priors import PARTS, Adversarial, SIGReg, VarianceCovariance
+from nearfar.parts.priors import PARTS, Adversarial, CrossCorrelation, SIGReg, VarianceCovariance
 from nearfar.parts.selections import Everyone
 
 N, DIM = 16, 5
 PRIORS: dict[str, Callable[..., AbstractPrior]] = {
     "variance-covariance": VarianceCovariance,
+    "cross-correlation": CrossCorrelation,
     "sigreg": SIGReg,
     "adversarial": lambda **settings: Adversarial(dim=DIM, **settings).double(),
 }

@@ -40,6 +40,12 @@ RUNS: dict[str, dict[str, Any]] = {
     "supcon-cave": {"selection.clusters": 4, "bound.form": "in", "chunk": 16},
     "vicreg": {},
     "sigreg": {"prior.directions": 32},
+    "simclr": {"views.crops": "2x8,2x6", "encode_chunk": 32},
+    "end-to-end": {"views.crops": "2x8,3x6"},
+    "barlow": {"views.crops": "2x8,2x6"},
+    "lejepa": {"views.crops": "2x8,2x6", "prior.directions": 32},
+    "swav": {"views.crops": "2x8,2x6", "encoders.prototypes": 16, "negatives.size": 128},
+    "dino": {"views.crops": "2x8,2x6", "encoders.prototypes": 16, "encode_chunk": 32},
 }
 
 
@@ -54,7 +60,7 @@ def test_two_epochs_on_digits_end_finite_and_resume_bit_equal(recipe: str, tmp_p
     rows = [row for row in uninterrupted.metrics if row["kind"] == "train"]
     assert rows[-1]["step"] == 8
     assert all(math.isfinite(row["loss"]) for row in rows)
-    assert ("prior" in rows[-1]) == (recipe in ("dcl", "vicreg", "sigreg"))
+    assert ("prior" in rows[-1]) == (recipe in ("dcl", "vicreg", "sigreg", "barlow", "lejepa"))
     assert ("critic.temperature" in rows[-1]) == (recipe == "moco-v3")
     expected = newest_tensors(tmp_path / "whole")
     assert all(tensor.isfinite().all() for tensor in expected.values() if tensor.is_floating_point())

@@ -40,7 +40,9 @@ def build_method(settings: Settings, data: Description, objects: Parts = NONE) -
             head = None if encoders.built_in_backbone else head_of(settings.encoders)
             encoders.origin = EncoderOrigin(settings.backbone, head, structure_of(encoders))
     views = settings.views
-    keys = [pair.key for pair in encoders.pairs(views["count"], views["symmetric"])]
+    own_views = objects.get("views")
+    view_part = own_views if isinstance(own_views, AbstractViews) else settings.parts["views"]
+    keys = [pair.key for pair in encoders.pairs(views["count"], views["symmetric"], view_part.key_views)]
     sizes = Sizes(
         instances=data.instances,
         dim=width,
@@ -57,10 +59,9 @@ def build_method(settings: Settings, data: Description, objects: Parts = NONE) -
     if prior is not None and "prior" not in objects:
         # a prior reads embeddings before encoders make them wider for scoring
         prior.meet(replace(sizes, dim=encoders.embedding_width or width))
-    own_views = objects.get("views")
     return Method(
         **{choice: objects.get(choice, parts.get(choice)) for choice in ROOMS},
-        views=own_views if isinstance(own_views, AbstractViews) else settings.parts["views"],
+        views=view_part,
         symmetric=views["symmetric"],
         chunk=settings.chunk,
     )
@@ -104,6 +105,7 @@ def check_together(sections: Sections, objects: Parts = NONE) -> None:
     modality = modality_of_views(sections["views"])
     _check_views_fit(sections, parts["encoders"], modality)
     _check_memories(sections, parts)
+    _check_prototypes(sections, parts)
     _check_scores_bounded(sections, parts)
     _check_directions(sections, parts)
     for part in (modality.views, *(part for part in parts.values() if part is not None)):
@@ -157,6 +159,21 @@ def _check_memories(sections: Sections, parts: Parts) -> None:
                 f"encoders={sections['encoders']['name']} are symbols or classes, which belong to none; use "
                 "negatives=in-batch, queue or dictionary with selection=everyone, ring or ball"
             )
+
+
+def _check_prototypes(sections: Sections, parts: Parts) -> None:
+    """Some heads have prototypes, and some negatives read them."""
+    role, source = sections["encoders"]["name"], sections["negatives"]["name"]
+    count, reads = sections["encoders"].get("prototypes", 0), parts["negatives"].gives_codes
+    if count and not (reads and parts["encoders"].has_prototypes):
+        raise UserError(
+            f"encoders.prototypes was {count} with encoders={role} and negatives={source}; prototypes are of "
+            "encoders=shared or momentum, and are read by negatives=sinkhorn or centred"
+        )
+    if reads and not count and "object" not in sections["encoders"]:
+        raise UserError(
+            f"negatives was {source} without prototypes; set encoders.prototypes, with encoders=shared or momentum"
+        )
 
 
 def _check_scores_bounded(sections: Sections, parts: Parts) -> None:

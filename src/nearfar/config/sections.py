@@ -34,7 +34,7 @@ ROOMS: dict[str, Mapping[str, Any]] = {
     "prior": priors.PARTS,
 }
 # settings of the views that stay when another pipeline is named
-PAIRING_KEYS = ("count", "symmetric", "aligned", "colours")
+PAIRING_KEYS = ("count", "symmetric", "aligned", "colours", "crops")
 
 
 def sections_of(method: Method) -> dict[str, dict[str, Any]]:

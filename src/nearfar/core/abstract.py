@@ -111,6 +111,8 @@ class AbstractViews(AbstractPart, ABC):
     count: int = 2  # views per instance
     # every ordered pair of views is contrasted; otherwise the first with each other one
     symmetric: bool = True
+    # the first so many views are keys, the others (small crops) are anchors only; None: all are keys
+    key_views: int | None = None
     thread_safe: bool = True  # False: called only by the thread that trains
 
     @abstractmethod
@@ -130,6 +132,7 @@ class AbstractViewSettings(AbstractPart, ABC):
 
     count: int = 2  # views per instance
     symmetric: bool = True  # see `AbstractViews`
+    key_views: int | None = None  # see `AbstractViews`
     # name of a parameter that is a mapping of further settings, which are written beside the others; empty:
     # there is none
     further: ClassVar[str] = ""
@@ -171,6 +174,7 @@ class AbstractEncoders(AbstractPart, ABC):
     built_in_backbone: str | None = None  # name of the network it brings itself; None: it takes a backbone
     works_with_one_view: bool = False
     network_per_view: bool = False  # so views may differ in their channels
+    has_prototypes: bool = False  # its head may have prototypes, which `Encoded.vocabulary` holds
 
     # what its embeddings are
     row_per_instance: bool = True  # False: rows are times, symbols, nodes or classes
@@ -202,10 +206,10 @@ class AbstractEncoders(AbstractPart, ABC):
         """The group of a key, from 0 to `key_groups` - 1."""
         return 0
 
-    def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
-        """Which anchors are contrasted with which keys, for batches of `views` views. Default: views with
-        views, equally weighted."""
-        pairs = view_pairs(views, symmetric)
+    def pairs(self, views: int, symmetric: bool, key_views: int | None = None) -> tuple[Pair, ...]:
+        """Which anchors are contrasted with which keys, for batches of `views` views, of which the first
+        `key_views` are keys (None: all). Default: views with views, equally weighted."""
+        pairs = view_pairs(views, symmetric, key_views)
         return tuple(Pair(anchor, key, 1 / len(pairs)) for anchor, key in pairs)
 
     def advance(self, progress: Progress) -> None:
@@ -321,6 +325,7 @@ class AbstractNegatives(AbstractPart, ABC):
     remembers_positives: bool = False  # an anchor's positive is remembered, so one view is enough
     remembers_instances: bool = False  # has a row for every instance of the data
     reads_vocabulary: bool = False  # candidates are the symbols of the encoders' vocabulary (`symbols`)
+    gives_codes: bool = False  # an anchor's positive is a mean of symbols, weighted by a code (`codes`)
 
     @abstractmethod
     def candidates(self, keys: Mapping[int, Tensor], index: Int[Tensor, "row"], key: int) -> Candidates:
@@ -353,8 +358,20 @@ class AbstractNegatives(AbstractPart, ABC):
         """The candidates of a source that `reads_vocabulary`."""
         raise UserError(f"{type(self).__name__} has no candidates from a vocabulary")
 
+    def codes(
+        self, keys: Keys, vocabulary: Float[Tensor, "symbol dim"], key: int, progress: Progress
+    ) -> Float[Tensor, "row symbol"]:
+        """The code of each key of view `key`, for a source that `gives_codes`: weights of the symbols that
+        sum to one. `keys` are those of all ranks, `vocabulary` is of the network that made them."""
+        raise UserError(f"{type(self).__name__} gives no codes")
+
     def advance(self, keys: Mapping[int, Tensor], index: Int[Tensor, "row"], progress: Progress) -> None:
         """Takes in the keys of a step. Default: nothing is remembered."""
+
+    def advance_codes(
+        self, keys: Mapping[int, Tensor], vocabulary: Float[Tensor, "symbol dim"], progress: Progress
+    ) -> None:
+        """Takes in the keys of a step and their vocabulary, for a source that `gives_codes`."""
 
     def instance_rows(self) -> Float[Tensor, "view instance dim"] | None:
         """The remembered row of every instance, where there is one: saves embedding all of them again."""

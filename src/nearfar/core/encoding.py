@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
@@ -150,6 +150,7 @@ def _concatenate(parts: Sequence[Encoded], sizes: Sequence[int]) -> Encoded:
         None
         if first.supervision is None
         else Supervision.joined([part.supervision for part in parts if part.supervision is not None]),
+        first.key_vocabulary,
     )
 
 
@@ -177,6 +178,8 @@ class GatheredKeys:
     by_key: Mapping[int, Rows] = field(default_factory=dict)
     groups: Mapping[str, Int[Tensor, "instance"]] = field(default_factory=dict)  # of all instances, by name
     groups_by_key: Mapping[int, Mapping[str, Int[Tensor, "row"]]] = field(default_factory=dict)
+    # of all rows, where the negatives give codes (`AbstractNegatives.codes`)
+    codes: Mapping[int, Float[Tensor, "row symbol"]] = field(default_factory=dict)
 
     def groups_of(self, key: int) -> BatchGroups:
         """Groups of the rows of a key; none where rows have identities that belong to no instance."""

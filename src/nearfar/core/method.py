@@ -64,6 +64,7 @@ from nearfar.core.types import (
     Outcome,
     Pair,
 )
+from nearfar.errors import UserError
 
 # key views of one group, keys per instance, negatives of the same instance, whether the identity is the key
 SamplingKind = tuple[int, int, int, bool]
@@ -102,6 +103,7 @@ class Method(nn.Module):
         if symmetric is None:
             symmetric = True if self.views is None else self.views.symmetric
         self.symmetric, self.chunk, self.encoding = symmetric, chunk, encoding
+        self.key_views = None if views is None else views.key_views
         self.negatives.setup(self.encoders.key_groups, self.encoders.group_of, self.critic.prepare)
 
     def replace(
@@ -165,6 +167,7 @@ class Method(nn.Module):
             gathered = gather_keys(
                 encoded, batch.index, self.encoding.strategy, self._batch_groups(batch), batch.total
             )
+            gathered = self._with_codes(gathered, encoded, progress)
             scores = [self._select(encoded, batch.index, pair, progress, gathered) for pair in pairs]
             values = [self.bound(pair_scores, progress) for pair_scores in scores]
             observed = self._observe(scores)
@@ -212,7 +215,11 @@ class Method(nn.Module):
 
     def pairs(self, batch: Batch) -> tuple[Pair, ...]:
         """Which anchors of a batch are contrasted with which keys."""
-        return self.encoders.pairs(len(batch.views), self.symmetric)
+        return self.pairs_of(len(batch.views))
+
+    def pairs_of(self, views: int) -> tuple[Pair, ...]:
+        """Which anchors are contrasted with which keys, for so many views."""
+        return self.encoders.pairs(views, self.symmetric, self.key_views)
 
     def encode_batch(self, batch: Batch) -> tuple[Encoded, BufferUpdates]:
         """Anchors and keys of all pairs."""
@@ -232,6 +239,7 @@ class Method(nn.Module):
             anchors={w: self.critic.prepare(z) for w, z in raw.anchors.items()},
             keys={w: self.critic.prepare(z) for w, z in raw.keys.items()},
             vocabulary=None if raw.vocabulary is None else self.critic.prepare(raw.vocabulary),
+            key_vocabulary=None if raw.key_vocabulary is None else self.critic.prepare(raw.key_vocabulary),
         )
 
     @torch.no_grad()
@@ -258,10 +266,15 @@ class Method(nn.Module):
     ) -> tuple[Scores, Context]:
         """Scores of view `anchor` against view `key` before the selection, and the context of the selection.
         `gathered`: the keys of all ranks; anchors are those of this rank."""
-        gathered = gathered or gather_keys(encoded, index)
+        gathered = gathered or self._with_codes(gather_keys(encoded, index), encoded, progress)
         anchors, rows = encoded.anchors[anchor], encoded.index_of(key, index)
         group_keys = [k for k in encoded.keys if self._same_group(k, key)]
-        positive = self.negatives.positive({k: encoded.keys[k] for k in group_keys}, rows, key)
+        if self.negatives.gives_codes:
+            assert encoded.vocabulary is not None
+            # scores are linear in the key: that of a mean of symbols is the mean of theirs
+            positive = gathered.codes[key][gathered.rows(key).part] @ encoded.vocabulary
+        else:
+            positive = self.negatives.positive({k: encoded.keys[k] for k in group_keys}, rows, key)
         if self.negatives.reads_vocabulary:
             candidates = self.negatives.symbols(encoded.vocabulary)
         else:
@@ -276,6 +289,21 @@ class Method(nn.Module):
         first, groups = gathered.rows(key).start, gathered.groups_of(key)
         as_mean = self.bound.distance_scores
         return scores, Context(anchors, candidates, rows, progress, as_mean, first, groups)
+
+    @torch.no_grad()
+    def _with_codes(self, gathered: GatheredKeys, encoded: Encoded, progress: Progress) -> GatheredKeys:
+        """The gathered keys with their codes, where the negatives give codes."""
+        if not self.negatives.gives_codes:
+            return gathered
+        if encoded.vocabulary is None:
+            raise UserError(
+                f"{type(self.negatives).__name__} gives codes, but the encoders have no prototypes"
+            )
+        vocabulary = encoded.vocabulary if encoded.key_vocabulary is None else encoded.key_vocabulary
+        codes = {
+            key: self.negatives.codes(rows, vocabulary, key, progress) for key, rows in gathered.keys.items()
+        }
+        return replace(gathered, codes=codes)
 
     def _batch_groups(self, batch: Batch) -> dict[str, Int[Tensor, "instance"]]:
         """The columns of the batch that selections go by without having been assigned groups of all
@@ -332,6 +360,10 @@ class Method(nn.Module):
         self._remember(_detach(encoded, gathered), gathered.index, progress)
 
     def _remember(self, encoded: Encoded, index: Tensor, progress: Progress) -> None:
+        if self.negatives.gives_codes:
+            assert encoded.key_vocabulary is not None
+            self.negatives.advance_codes(encoded.keys, encoded.key_vocabulary, progress)
+            return
         if not encoded.index:
             self.negatives.advance(encoded.keys, index, progress)
         for key, rows in encoded.index.items():
@@ -341,7 +373,7 @@ class Method(nn.Module):
     def embed(self, view: Tensor) -> Float[Tensor, "image dim"]:
         """The key network's embedding of a view, as it is scored and stored: the mean over its places where
         it has several, zeros where it has none. With one network per view, the first."""
-        first = self.encoders.pairs(1, self.symmetric)[0].key
+        first = self.pairs_of(1)[0].key
         single_view = Batch((view,), torch.arange(len(view), device=view.device))
         encoded, _ = self.encode(single_view, anchors=(), keys=(first,))
         keys = encoded.keys[first]
@@ -384,7 +416,7 @@ class Method(nn.Module):
         the whole run. `coverage` is what `Ring.coverage` measured. `dependent`: why instances are not
         independent draws, in a clause.
         """
-        pairs = self.encoders.pairs(views, self.symmetric)
+        pairs = self.pairs_of(views)
         if not pairs:
             return Certificate("objective only", "nothing is contrasted: the loss is the prior's alone", None)
         facts: dict[str, Any] = {
@@ -406,7 +438,7 @@ class Method(nn.Module):
 
     def candidate_count(self, batch_size: int, views: int = 2) -> int:
         """How many candidates an anchor is scored with, at most, its own key included."""
-        pairs = self.encoders.pairs(views, self.symmetric)
+        pairs = self.pairs_of(views)
         kinds = {self._sampling_kind(pair, pairs)[:3] for pair in pairs}
         return 1 + max((self.negatives.sampling(batch_size, *kind).negatives for kind in kinds), default=-1)
 
@@ -472,8 +504,11 @@ def _weighted_sum(weights: Sequence[float], values: Sequence[Tensor]) -> Float[T
 
 def _detach(encoded: Encoded, gathered: GatheredKeys) -> Encoded:
     """The anchors of this rank, and the keys of all, which memories take in."""
+    vocabulary = encoded.vocabulary if encoded.key_vocabulary is None else encoded.key_vocabulary
     return Encoded(
         {w: z.detach() for w, z in encoded.anchors.items()},
         {w: z.detach() for w, z in gathered.keys.items()},
         gathered.identities,
+        # a copy, since a critic may leave the weights as they are, and a step changes them
+        key_vocabulary=None if vocabulary is None or not gathered.codes else vocabulary.detach().clone(),
     )

@@ -5,18 +5,28 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map
 
 
 def embed_views(network: nn.Module, views: Sequence[Any], indices: Sequence[int]) -> dict[int, Tensor]:
-    """Embeddings of the requested views, in one forward pass where they have one shape."""
-    if len(indices) < 2:
-        return {w: network(views[w]) for w in indices}
-    shapes = [tree_map(lambda tensor: tensor.shape, views[w]) for w in indices]
-    if any(shape != shapes[0] for shape in shapes):  # views of several sizes cannot share a forward pass
-        return {w: network(views[w]) for w in indices}
-    joined = tree_map(lambda *tensors: concatenate(tensors), *(views[w] for w in indices))
-    return dict(zip(indices, network(joined).chunk(len(indices)), strict=True))
+    """Embeddings of the requested views, in one forward pass for each of their shapes."""
+    groups: dict[Any, list[int]] = {}
+    for w in indices:
+        groups.setdefault(shape_of(views[w]), []).append(w)
+    embedded: dict[int, Tensor] = {}
+    for group in groups.values():
+        if len(group) == 1:
+            embedded[group[0]] = network(views[group[0]])
+            continue
+        joined = tree_map(lambda *tensors: concatenate(tensors), *(views[w] for w in group))
+        embedded.update(zip(group, network(joined).chunk(len(group)), strict=True))
+    return {w: embedded[w] for w in indices}
+
+
+def shape_of(view: Any) -> tuple[str, tuple[torch.Size, ...]]:
+    """The structure of a view and the shapes of its tensors. Views can be concatenated where it is equal."""
+    tensors, structure = tree_flatten(view)
+    return str(structure), tuple(tensor.shape for tensor in tensors)
 
 
 def concatenate(parts: Sequence[Tensor]) -> Tensor:

@@ -112,14 +112,19 @@ class Pair:
     identity_is_key: bool = False
 
 
-def view_pairs(count: int, symmetric: bool) -> tuple[tuple[int, int], ...]:
-    """Ordered pairs (anchor view, key view): one view with itself, the first with each other one, or all
-    pairs."""
+def view_pairs(count: int, symmetric: bool, key_views: int | None = None) -> tuple[tuple[int, int], ...]:
+    """Ordered pairs (anchor view, key view).
+
+    One view is paired with itself. Symmetric: every view with every other one that is a key. Otherwise the
+    first view is no key, and keys are no anchors. `key_views`: only the first so many views (large crops) are
+    keys; None: all.
+    """
     if count == 1:
         return ((0, 0),)
-    if symmetric:
-        return tuple((a, k) for a in range(count) for k in range(count) if a != k)
-    return tuple((0, k) for k in range(1, count))
+    large = count if key_views is None else min(key_views, count)
+    if symmetric or large == 1:
+        return tuple((a, k) for a in range(count) for k in range(large) if a != k)
+    return tuple((a, k) for a in (0, *range(large, count)) for k in range(1, large))
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,7 @@ class Encoded:
     place, dim): then all of them are positives of the anchor. Where rows are no instances at all (the times
     of a sequence, the masked tokens of a text), anchors and keys of a pair are aligned row by row, and
     `index[key]` gives each row its identity: rows with the same identity are never each other's negatives.
-    Where keys are symbols, `vocabulary` embeds all there are.
+    Where keys are symbols, or are described by symbols (prototypes), `vocabulary` embeds all there are.
     """
 
     anchors: Mapping[int, Float[Tensor, "anchor dim"]]
@@ -173,6 +178,8 @@ class Encoded:
     embeddings: Mapping[int, Float[Tensor, "anchor dim"]] | None = None
     vocabulary: Float[Tensor, "symbol dim"] | None = None
     supervision: Supervision | None = None
+    # the vocabulary of the network that made the keys, where that is another one
+    key_vocabulary: Float[Tensor, "symbol dim"] | None = None
 
     def embeddings_per_view(self) -> tuple[Float[Tensor, "row dim"], ...]:
         """What a prior reads, one matrix for each view."""

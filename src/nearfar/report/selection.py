@@ -275,7 +275,7 @@ def cases_of(
 
         def case(row: int) -> Case:
             instance = pictures[place_of[int(classified.anchor[row])]]
-            pair = method.encoders.pairs(len(batch.views), method.symmetric)[0]
+            pair = method.pairs(batch)[0]
             # a bank may hold the positives: the instance itself
             remembered = method.negatives.remembers_positives
             return Case(

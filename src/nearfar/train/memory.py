@@ -117,7 +117,7 @@ def score_bytes(method: Method, batch_size: int, world: int, views: int, device:
     they are not (`core.scores.inner_product_negatives`)."""
     candidates = method.candidate_count(batch_size, views)
     matrix, tile = batch_size // world * candidates, max_scores(device)
-    pairs = len(method.encoders.pairs(views, method.symmetric))
+    pairs = len(method.pairs_of(views))
     if method.chunk is not None:
         return SCORE_BYTES * min(matrix, method.chunk * candidates)
     reads_matrix = matrix <= (tile if method.selection.keeps_all else MAX_MATRIX)

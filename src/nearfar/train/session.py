@@ -358,7 +358,7 @@ class Session:
         for part in np.array_split(rows, max(1, count // settings.batch_size)):
             share = part[self.strategy.share(len(part))]
             (view,) = plain_view(self.data.load(share), 0, 0, share)
-            views = plain_view.as_views(view, settings.views["count"])
+            views = plain_view.as_views(view, self.method.key_views or settings.views["count"])
             batch = replace(batch_of(self.data, views, share), total=len(part))
             self.method.prime(self.to_device(batch))
 

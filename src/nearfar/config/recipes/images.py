@@ -1,10 +1,10 @@
 """Methods for images: two views encoded side by side, remembered keys, metric losses, corrected negatives,
-no negatives.
+no negatives, prototypes.
 
 Settings are for small pictures and a CPU; presets.py has the papers' own.
 """
 
-from nearfar.config.recipes.recipe import Recipe, share_of
+from nearfar.config.recipes.recipe import Recipe, Training, share_of
 from nearfar.core.abstract import AbstractSelection
 from nearfar.core.method import Method
 from nearfar.core.schedules import Value, cosine
@@ -13,8 +13,10 @@ from nearfar.parts.bounds import (
     UBA,
     Agreement,
     BarberAgakov,
+    CrossEntropy,
     Debiased,
     InfoNCE,
+    NoBound,
     NPair,
     SupCon,
     Triplet,
@@ -22,8 +24,8 @@ from nearfar.parts.bounds import (
 )
 from nearfar.parts.critics import Cosine, Distance, Dot
 from nearfar.parts.encoders import HeadConfig, InfoMax, Momentum, PerView, Prototypes, Shared
-from nearfar.parts.negatives import Bank, Dictionary, InBatch, NoNegatives, Queue, Support
-from nearfar.parts.priors import Adversarial, SIGReg, VarianceCovariance
+from nearfar.parts.negatives import Bank, Centred, Dictionary, InBatch, NoNegatives, Queue, Sinkhorn, Support
+from nearfar.parts.priors import Adversarial, CrossCorrelation, SIGReg, VarianceCovariance
 from nearfar.parts.selections import Everyone, Hard, Labelled, Neighbours
 
 # share of a run before close neighbours are pulled: what an untrained network calls close means little
@@ -172,6 +174,33 @@ def closest_background(epochs: int) -> AbstractSelection:
     return Neighbours(background=0.1, lower=0.0, after=share_of(epochs, CLOSE_AFTER))
 
 
+# ----------------------------------------------------------------------------------- learnt prototypes
+
+
+def swav(prototypes: int = 300, epsilon: float = 0.05) -> Method:
+    return Method(
+        views=SimCLRViews(),
+        encoders=Shared(HeadConfig("mlp", prototypes=prototypes), stop_gradient=True),
+        critic=Cosine(0.1),
+        negatives=Sinkhorn(epsilon),
+        selection=Everyone(),
+        bound=CrossEntropy(),
+    )
+
+
+def dino(prototypes: int = 1024, momentum: Value = cosine(0.99, 1.0)) -> Method:  # noqa: B008
+    """The head's output is the paper's bottleneck. The critic makes it and the prototypes unit vectors, which
+    is the paper's weight-normalised last layer."""
+    return Method(
+        views=BYOLViews(),
+        encoders=Momentum(HeadConfig("mlp-gelu", layers=3, prototypes=prototypes), momentum=momentum),
+        critic=Cosine(0.1),
+        negatives=Centred(0.04),
+        selection=Everyone(),
+        bound=CrossEntropy(),
+    )
+
+
 # ----------------------------------------------------------------------------------------- metric losses
 
 
@@ -226,6 +255,22 @@ def vicreg() -> Method:
 def sigreg() -> Method:
     # a quarter of the mean square between two views is that from their mean
     return vicreg().replace(critic=Distance(4.0, unit=False, mean=True), prior=SIGReg())
+
+
+def lejepa(weight: float = 0.05) -> Method:
+    """(1 - weight) times the mean square from every view to the mean of the large ones, plus weight times
+    SIGReg."""
+    return vicreg().replace(
+        encoders=Shared(HeadConfig("mlp"), target="mean"),
+        critic=Distance(1 / (1 - weight), unit=False, mean=True),
+        prior=SIGReg(weight),
+    )
+
+
+def barlow(redundancy: float = 0.0051) -> Method:
+    # the critic is read by the estimate on held-out pictures alone
+    prior = CrossCorrelation(redundancy=redundancy)
+    return vicreg().replace(critic=Cosine(0.2), bound=NoBound(), prior=prior)
 
 
 def supervised() -> Method:
@@ -339,6 +384,27 @@ IMAGES: dict[str, Recipe] = {
         "Two views agree while embeddings are normal seen from any direction; no negatives (LeJEPA, "
         "Balestriero & LeCun 2025).",
         sigreg,
+    ),
+    "lejepa": Recipe(
+        "Every view predicts the mean of the large ones while embeddings are normal seen from any direction; no "
+        "negatives (Balestriero & LeCun 2025).",
+        lejepa,
+    ),
+    "barlow": Recipe(
+        "Each dimension of one view correlates with the same dimension of the other view and with no other: "
+        "Barlow Twins; no negatives (Zbontar et al. 2021).",
+        barlow,
+    ),
+    "swav": Recipe(
+        "A view predicts to which of the learnt prototypes the other view is assigned, all of them equally often "
+        "(Caron et al. 2020).",
+        swav,
+    ),
+    "dino": Recipe(
+        "A view predicts to which of the learnt prototypes a slow copy of the network assigns the other view, "
+        "centred and sharpened (Caron et al. 2021).",
+        dino,
+        Training(lr=5e-4),
     ),
 }
 SUPERVISED = Recipe(

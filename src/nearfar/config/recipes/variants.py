@@ -40,7 +40,7 @@ def variants(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
             recipe, about=f"{variant.about} (on {name}).", selection=variant.selection
         )
         for name, recipe in recipes.items()
-        if recipe.plan(1).negatives.has_candidates
+        if (negatives := recipe.plan(1).negatives).has_candidates and not negatives.gives_codes
         for suffix, variant in _variants_of(recipe).items()
     }
 

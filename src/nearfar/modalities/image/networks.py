@@ -10,7 +10,7 @@ from torch.nn import functional
 from nearfar.errors import UserError
 from nearfar.modalities.base import AbstractNetworks, Choice, ViewFamily
 from nearfar.modalities.image.data import ImageDescription
-from nearfar.modalities.image.views.settings import view_channels
+from nearfar.modalities.image.views.settings import large_count, view_channels, view_sizes
 from nearfar.parts.encoders import BACKBONES, InputSpec, check_backbone, pictured
 
 LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue (ITU-R 601)
@@ -26,8 +26,9 @@ class ImageNetworks(AbstractNetworks):
         return check_backbone(name)
 
     def inputs(self, network: str, choice: Choice, description: ImageDescription) -> InputSpec:
-        channels = view_channels(choice, description.channels)
-        return pictured(network, channels, description.size, {"instances": description.instances})
+        channels, sizes = view_channels(choice, description.channels), view_sizes(choice, description.size)
+        context = {"instances": description.instances, "key_views": large_count(choice)}
+        return pictured(network, channels, description.size, context, sizes)
 
     def view_converter(
         self, views: ViewFamily, description: ImageDescription, target: ImageDescription, network_name: str

@@ -11,7 +11,16 @@ What each claims about mutual information is its `certificate`; the reasons are 
 from nearfar.parts.bounds.classification import BinaryNCE, ConstantNCE, JensenShannon
 from nearfar.parts.bounds.cpc import AlphaCPC, MultiLabelCPC, smallest_proven_alpha
 from nearfar.parts.bounds.infonce import Debiased, InfoNCE, Vince
-from nearfar.parts.bounds.objectives import Agreement, NPair, Sum, SupCon, Triplet, Tuple
+from nearfar.parts.bounds.objectives import (
+    Agreement,
+    CrossEntropy,
+    NoBound,
+    NPair,
+    Sum,
+    SupCon,
+    Triplet,
+    Tuple,
+)
 from nearfar.parts.bounds.variational import NWJ, SMILE, TUBA, UBA, BarberAgakov, DonskerVaradhan
 from nearfar.parts.joined import Joinable
 
@@ -36,6 +45,8 @@ PARTS = Joinable(
         "agreement": Agreement,
         "supcon": SupCon,
         "debiased": Debiased,
+        "cross-entropy": CrossEntropy,
+        "none": NoBound,
     },
     "bound",
     Sum,
@@ -60,12 +71,14 @@ __all__ = [
     "BarberAgakov",
     "BinaryNCE",
     "ConstantNCE",
+    "CrossEntropy",
     "Debiased",
     "DonskerVaradhan",
     "InfoNCE",
     "JensenShannon",
     "MultiLabelCPC",
     "NPair",
+    "NoBound",
     "Sum",
     "SupCon",
     "Triplet",

@@ -1,9 +1,10 @@
 """Objectives that are no estimate of information: agreement (BYOL), triplet, (N+1)-tuple, N-pair, supervised
-contrast."""
+contrast, codes."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -16,6 +17,7 @@ from nearfar.core.types import Certificate, NegativeSampling, Sizes
 from nearfar.errors import UserError
 from nearfar.parts.bounds.claims import checked, objective
 from nearfar.parts.bounds.infonce import log_probability
+from nearfar.parts.bounds.variational import over_anchors, positive_over_sum
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,50 @@ class SupCon(AbstractBound):
             "a classification loss in which positives compete with each other; where labels choose them, it "
             "is about the labels"
         )
+
+
+@dataclass(frozen=True)
+class CrossEntropy(AbstractBound):
+    """Minus the cross-entropy -sum_k q_k log p_k of codes q and the softmax p of an anchor's scores with all
+    candidates (Caron et al. 2020, Eq. 2; Caron et al. 2021, Eq. 2), for negatives that give codes. The positive
+    score is sum_k q_k f(u, w_k)."""
+
+    equation = "E[ f(u, v+) - log sum_k e^f(u, w_k) ]"
+    averages_anchors = True
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        return over_anchors(positive_over_sum(scores), scores.negative.count())
+
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return False
+
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        return objective(
+            "the networks make the codes that they predict, so the cross-entropy is no measure of information"
+        )
+
+
+@dataclass(frozen=True)
+class NoBound(AbstractBound):
+    """Nothing is compared: the loss is the prior's alone."""
+
+    equation = "nothing"
+    reads_negatives = False
+
+    @staticmethod
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        if parts["prior"] is not None and choices["prior"]["name"] != "none":
+            return None
+        return "bound was none with prior=none: there is nothing to learn; use a prior, or another bound"
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        return 0.0 * scores.positive.sum()  # with a graph, as any bound
+
+    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
+        return False
+
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        return objective("nothing is contrasted: the loss is the prior's alone")
 
 
 class Sum(nn.Module, AbstractBound):

@@ -74,19 +74,21 @@ class UBA(AbstractBound):
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         count = scores.negative.count()
-        log_z = scores.negative.logsumexp() - count.clamp_min(1).log()
-        positives = (
-            scores.positive.sum(dim=1)
-            if scores.more_positives is None
-            else scores.positive.sum(dim=1) + scores.more_positives.sum_of(lambda f: f)
-        )
-        return over_anchors(positives / scores.positive_count().clamp_min(1) - log_z, count)
+        return over_anchors(positive_over_sum(scores) + count.clamp_min(1).log(), count)
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return not_covered(
             f"the log of a mean over {sampling.negatives} negatives lies below log Z(u) in expectation "
             "(Jensen), so the estimate is biased upwards"
         )
+
+
+def positive_over_sum(scores: Scores) -> Float[Tensor, "anchor"]:
+    """The mean of f(u, v+) over an anchor's positives, minus log sum_k e^f(u, v_k)."""
+    total = scores.positive.sum(dim=1)
+    if scores.more_positives is not None:
+        total = total + scores.more_positives.sum_of(lambda f: f)
+    return total / scores.positive_count().clamp_min(1) - scores.negative.logsumexp()
 
 
 def _linear(scores: Scores, log_baseline: float) -> Float[Tensor, ""]:

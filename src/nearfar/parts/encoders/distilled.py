@@ -111,7 +111,7 @@ class Distilled(nn.Module, AbstractOneNetwork):
         """Keys of the student are even, those of the teacher odd: they are separate groups."""
         return key % 2
 
-    def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
+    def pairs(self, views: int, symmetric: bool, key_views: int | None = None) -> tuple[Pair, ...]:
         """Of each view what the student makes of it with what the teacher does, and the other way round."""
         if not self.weight:
             return ()

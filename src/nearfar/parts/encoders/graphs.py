@@ -142,10 +142,10 @@ class InfoGraph(nn.Module, AbstractOneNetwork):
         self.place = mlp_head(network.backbone.dim, head.hidden, head.dim, norm=head.head == "mlp")  # type: ignore[arg-type]
         self.max_nodes, self.predictor = inputs.context["nodes"], head.make_predictor()
 
-    def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
+    def pairs(self, views: int, symmetric: bool, key_views: int | None = None) -> tuple[Pair, ...]:
         """Graphs differ in their number of nodes: the certificate assumes the largest number, so that its
         ceiling holds."""
-        pairs = view_pairs(views, symmetric)
+        pairs = view_pairs(views, symmetric, key_views)
         nodes = (
             self.max_nodes
             if self.sampled_nodes is None or not self.training

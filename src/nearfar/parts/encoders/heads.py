@@ -20,21 +20,24 @@ def linear_head(inputs: int, outputs: int, norm: bool = False) -> nn.Module:
     return nn.Sequential(linear, nn.BatchNorm1d(outputs)) if norm else linear
 
 
-def mlp_head(inputs: int, hidden: int, outputs: int, norm: bool = True, layers: int = 2) -> nn.Sequential:
+def mlp_head(
+    inputs: int, hidden: int, outputs: int, norm: bool = True, layers: int = 2, gelu: bool = False
+) -> nn.Sequential:
     """Linear, batch norm, ReLU, linear (SimCLR, BYOL); without the norm it is MoCo v2's head, with three
-    linear `layers` SimCLR v2's."""
+    linear `layers` SimCLR v2's; with GELU in place of ReLU, three layers and no norm, DINO's."""
     inner: list[nn.Module] = []
     for _ in range(layers - 1):
         inner.append(nn.Linear(inputs, hidden, bias=not norm))
         inner += [nn.BatchNorm1d(hidden)] if norm else []
-        inner.append(nn.ReLU(inplace=True))
+        inner.append(nn.GELU() if gelu else nn.ReLU(inplace=True))
         inputs = hidden
     return nn.Sequential(*inner, nn.Linear(inputs, outputs))
 
 
 class Network(nn.Module):
     """Backbone, dropout on its features, head. After training the head is thrown away. `dim` is how wide its
-    output is, and `backbone_width` its features, where that is known."""
+    output is, and `backbone_width` its features, where that is known. `prototypes`: learnt vectors beside the
+    head's output, which are read as a table and never called."""
 
     def __init__(
         self,
@@ -44,10 +47,11 @@ class Network(nn.Module):
         *,
         dim: int | None = None,
         backbone_width: int | None = None,
+        prototypes: nn.Embedding | None = None,
     ) -> None:
         super().__init__()
         self.backbone, self.head, self.dropout, self.dim = backbone, head, dropout, dim
-        self.backbone_width = backbone_width
+        self.backbone_width, self.prototypes = backbone_width, prototypes
 
     def forward(self, x: Tensor) -> Float[Tensor, "image dim"]:
         return self.head(self.dropped(self.backbone(x)))
@@ -56,7 +60,13 @@ class Network(nn.Module):
         return F.dropout(features, self.dropout, self.training) if self.dropout else features
 
 
-Head = Literal["none", "linear", "linear-norm", "mlp", "mlp-plain"]
+def prototypes_of(network: nn.Module) -> Float[Tensor, "prototype dim"] | None:
+    """The prototypes of a network; None: it has none."""
+    table = network.prototypes if isinstance(network, Network) else None
+    return None if table is None else table.weight
+
+
+Head = Literal["none", "linear", "linear-norm", "mlp", "mlp-plain", "mlp-gelu"]
 
 
 @dataclass(frozen=True)
@@ -103,13 +113,19 @@ def width_of(body: nn.Module, shape: tuple[int, ...]) -> int:
 
 
 def pictured(
-    name: str, channels: Sequence[int], size: int, context: Mapping[str, Any] | None = None
+    name: str,
+    channels: Sequence[int],
+    size: int,
+    context: Mapping[str, Any] | None = None,
+    sizes: Sequence[int] = (),
 ) -> InputSpec:
-    """Inputs of square pictures of `size` pixels, with the given channels in each view, for the named
-    backbone."""
+    """Inputs of square pictures, with the given channels in each view, for the named backbone, which is made
+    for `size` pixels. `sizes`: the side of each view; empty: `size`."""
     return InputSpec(
         lambda view: backbone(name, channels[view], size),
-        tuple((count, size, size) for count in channels),
+        tuple(
+            (count, side, side) for count, side in zip(channels, sizes or [size] * len(channels), strict=True)
+        ),
         context or {},
     )
 
@@ -119,9 +135,10 @@ class HeadConfig:
     """Head and predictor of a network.
 
     `head`: none (features as they are); linear; linear-norm (a linear map, batch-normalised); mlp (with batch
-    norm); mlp-plain (without: MoCo v2). `layers`: linear maps in an mlp head (SimCLR v2 has 3). `cut`: keep
+    norm); mlp-plain (without: MoCo v2); mlp-gelu (without, and GELU: DINO). `layers`: linear maps in an mlp head (SimCLR v2 has 3). `cut`: keep
     that many of them, each with its norm and ReLU, as SimCLR v2 does for fine-tuning (0: the whole head).
-    `predictor`: the online network's extra MLP (BYOL), or none.
+    `predictor`: the online network's extra MLP (BYOL), or none. `prototypes`: how many learnt vectors there
+    are beside the head's output, which negatives=sinkhorn and negatives=centred assign views to.
     """
 
     remarks: ClassVar[tuple[Remark, ...]] = (("predictor", "mlp", "u goes through a predictor"),)
@@ -133,6 +150,7 @@ class HeadConfig:
     predictor: Literal["none", "mlp"] = "none"
     layers: int = 2
     cut: int = 0
+    prototypes: int = 0
 
     def __post_init__(self) -> None:
         for key in ("hidden", "dim"):
@@ -146,14 +164,18 @@ class HeadConfig:
             )
         if self.layers != 2 and not self.head.startswith("mlp"):
             raise UserError(
-                f"encoders.layers was {self.layers} with encoders.head={self.head}; only mlp and mlp-plain "
-                "have several layers"
+                f"encoders.layers was {self.layers} with encoders.head={self.head}; only mlp, mlp-plain and "
+                "mlp-gelu have several layers"
             )
         if self.cut and not (self.head.startswith("mlp") and 0 < self.cut < self.layers):
             raise UserError(
                 f"encoders.cut was {self.cut} with encoders.head={self.head} and "
                 f"encoders.layers={self.layers}; of an mlp head "
                 "the first 1 to layers - 1 can be kept, or 0 for the whole"
+            )
+        if self.prototypes == 1 or not 0 <= self.prototypes <= 2**20:
+            raise UserError(
+                f"encoders.prototypes was {self.prototypes}; it must be from 2 to {2**20}, or 0 for none"
             )
         if not 0 <= self.dropout < 1:
             raise UserError(f"encoders.dropout was {self.dropout}; it must lie in [0, 1)")
@@ -166,7 +188,9 @@ class HeadConfig:
         body = inputs.body(view)
         width = width_of(body, inputs.shapes[view]) if inputs.measure_width else int(body.dim)  # type: ignore[arg-type]
         dim = width if self.head == "none" else self.hidden if self.cut else self.dim
-        return Network(body, self.make_head(width), self.dropout, dim=dim, backbone_width=width)
+        head = self.make_head(width)
+        prototypes = nn.Embedding(self.prototypes, dim) if self.prototypes else None
+        return Network(body, head, self.dropout, dim=dim, backbone_width=width, prototypes=prototypes)
 
     def make_head(self, inputs: int) -> nn.Module:
         if self.head == "none":
@@ -175,7 +199,8 @@ class HeadConfig:
             return linear_head(inputs, self.dim)
         if self.head == "linear-norm":
             return linear_head(inputs, self.dim, norm=True)
-        layers = mlp_head(inputs, self.hidden, self.dim, norm=self.head == "mlp", layers=self.layers)
+        norm, gelu = self.head == "mlp", self.head == "mlp-gelu"
+        layers = mlp_head(inputs, self.hidden, self.dim, norm=norm, layers=self.layers, gelu=gelu)
         # a linear map, its norm, its ReLU; the last map stands alone
         layer_parts = (len(layers) - 1) // (self.layers - 1)
         return layers[: layer_parts * self.cut] if self.cut else layers

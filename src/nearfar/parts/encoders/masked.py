@@ -100,7 +100,7 @@ class MaskedSymbols(nn.Module, AbstractEncoders):
     def vocabulary_size(self) -> int:
         return self.reader.symbols
 
-    def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
+    def pairs(self, views: int, symmetric: bool, key_views: int | None = None) -> tuple[Pair, ...]:
         return (Pair(MASKED, HIDDEN, 1.0, self.hidden, self.hidden - 1, identity_is_key=True),)
 
     def backbone(self) -> nn.Module:

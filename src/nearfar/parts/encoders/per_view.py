@@ -2,15 +2,15 @@
 key."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractEncoders
-from nearfar.core.networks import backbone_of
-from nearfar.core.types import Batch, Encoded
+from nearfar.core.networks import backbone_of, embed_views
+from nearfar.core.types import Batch, Encoded, Pair, view_pairs
 from nearfar.errors import UserError
 from nearfar.parts.encoders.heads import HeadConfig, InputSpec, planned_config
 from nearfar.parts.encoders.roles import predicted
@@ -42,7 +42,9 @@ class PerView(nn.Module, AbstractEncoders):
     et al. 2021, sec. 2).
 
     There are as many weights as views times those of one network. `keep="all"` puts the networks' features
-    side by side afterwards (CMC), `keep="first"` keeps the first network alone (the query encoder).
+    side by side afterwards (CMC), `keep="first"` keeps the first network alone (the query encoder). Small
+    crops have no network of their own: they go to each in turn, or to the query encoder. Views of one network
+    are not contrasted.
     """
 
     equation = "u = h_1(x), v = h_2(x'): no weight shared"
@@ -64,21 +66,33 @@ class PerView(nn.Module, AbstractEncoders):
         self.key_groups = len(self.networks)
 
     def meet(self, inputs: InputSpec) -> None:
-        head = planned_config(self.networks[0])
-        self.networks = nn.ModuleList(head.network(inputs, view) for view in range(len(inputs.shapes)))
-        self.channels, self.predictor = tuple(shape[0] for shape in inputs.shapes), head.make_predictor()
+        head, count = planned_config(self.networks[0]), inputs.context.get("key_views") or len(inputs.shapes)
+        self.networks = nn.ModuleList(head.network(inputs, view) for view in range(count))
+        self.channels, self.predictor = (
+            tuple(shape[0] for shape in inputs.shapes[:count]),
+            head.make_predictor(),
+        )
         self.key_groups = len(self.networks)
 
     def view_networks(self) -> tuple[nn.Module, ...]:
         return tuple(self.networks)
 
     def group_of(self, key: int) -> int:
-        return key  # a view's network makes its keys
+        return self._network_of(key)  # a view's network makes its keys
 
-    def pairs(self, views: int, symmetric: bool) -> tuple[Any, ...]:
-        if views > len(self.networks):
+    def _network_of(self, view: int) -> int:
+        count = len(self.networks)
+        return view if view < count else 0 if self.keep == "first" else view % count
+
+    def pairs(self, views: int, symmetric: bool, key_views: int | None = None) -> tuple[Pair, ...]:
+        if views > len(self.networks) and key_views != len(self.networks):
             raise UserError(f"got {views} views for {len(self.networks)} per-view networks")
-        return super().pairs(views, symmetric)
+        pairs = [
+            (anchor, key)
+            for anchor, key in view_pairs(views, symmetric, key_views)
+            if views == 1 or self._network_of(anchor) != self._network_of(key)
+        ]
+        return tuple(Pair(anchor, key, 1 / len(pairs)) for anchor, key in pairs)
 
     def backbone(self) -> nn.Module:
         backbones = [backbone_of(network) for network in self.networks]
@@ -88,6 +102,11 @@ class PerView(nn.Module, AbstractEncoders):
         return ConcatFeatures(backbones[:count], self.channels[:count])
 
     def encode(self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]) -> Encoded:
-        embedded = {w: self.networks[w](batch.views[w]) for w in sorted({*anchors, *keys})}
+        requested = sorted({*anchors, *keys})
+        embedded: dict[int, Tensor] = {}
+        for place, network in enumerate(self.networks):
+            own_views = [w for w in requested if self._network_of(w) == place]
+            embedded.update(embed_views(network, batch.views, own_views))
+        embedded = {w: embedded[w] for w in requested}
         anchor_embeddings = predicted(self.predictor, {w: embedded[w] for w in anchors})
         return Encoded(anchor_embeddings, {w: embedded[w] for w in keys}, embeddings=embedded)

@@ -70,7 +70,7 @@ class Prototypes(nn.Module, AbstractOneNetwork):
         """How wide what is scored is: the bias stands behind the vectors."""
         return self.table.in_features + (self.table.bias is not None)
 
-    def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
+    def pairs(self, views: int, symmetric: bool, key_views: int | None = None) -> tuple[Pair, ...]:
         """Every view with the label, which is the key after the last view."""
         return tuple(Pair(view, views, 1 / views, identity_is_key=True) for view in range(views))
 

@@ -177,7 +177,7 @@ class Predictive(nn.Module, AbstractEncoders):
     def group_of(self, key: int) -> int:
         return key % self.steps  # steps count from 1
 
-    def pairs(self, views: int, symmetric: bool) -> tuple[Pair, ...]:
+    def pairs(self, views: int, symmetric: bool, key_views: int | None = None) -> tuple[Pair, ...]:
         return tuple(self._pair(number, views) for number in range(1, self.steps * views + 1))
 
     def _pair(self, number: int, views: int) -> Pair:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from nearfar.core.abstract import AbstractNegatives
 from nearfar.parts.negatives.bank import Bank
 from nearfar.parts.negatives.batch import Dictionary, InBatch, NoNegatives
+from nearfar.parts.negatives.codes import Centred, Sinkhorn
 from nearfar.parts.negatives.queue import Queue, Support
 
 PARTS: dict[str, Callable[..., AbstractNegatives]] = {
@@ -13,7 +14,19 @@ PARTS: dict[str, Callable[..., AbstractNegatives]] = {
     "bank": Bank,
     "support": Support,
     "dictionary": Dictionary,
+    "sinkhorn": Sinkhorn,
+    "centred": Centred,
     "none": NoNegatives,
 }
 
-__all__ = ["PARTS", "Bank", "Dictionary", "InBatch", "NoNegatives", "Queue", "Support"]
+__all__ = [
+    "PARTS",
+    "Bank",
+    "Centred",
+    "Dictionary",
+    "InBatch",
+    "NoNegatives",
+    "Queue",
+    "Sinkhorn",
+    "Support",
+]

@@ -1,6 +1,7 @@
 """Losses of the embeddings of a batch as a whole, added to that of the bound.
 
     VarianceCovariance   every dimension varies, no two vary together        VICReg
+    CrossCorrelation     a dimension agrees with itself in another view, and with no other     Barlow Twins
     SIGReg               seen from any direction the cloud is normal         LeJEPA
     Adversarial          a discriminator cannot tell it from draws           Deep InfoMax
 
@@ -14,7 +15,7 @@ from collections.abc import Callable
 
 from nearfar.core.abstract import AbstractPrior
 from nearfar.parts.priors.distillation import Distillation
-from nearfar.parts.priors.regularisers import Adversarial, SIGReg, VarianceCovariance
+from nearfar.parts.priors.regularisers import Adversarial, CrossCorrelation, SIGReg, VarianceCovariance
 
 
 def no_prior() -> None:
@@ -26,9 +27,18 @@ no_prior.conflict = AbstractPrior.conflict  # type: ignore[attr-defined]
 PARTS: dict[str, Callable[..., AbstractPrior | None]] = {
     "none": no_prior,
     "variance-covariance": VarianceCovariance,
+    "cross-correlation": CrossCorrelation,
     "sigreg": SIGReg,
     "adversarial": Adversarial,
     "distillation": Distillation,
 }
 
-__all__ = ["PARTS", "Adversarial", "Distillation", "SIGReg", "VarianceCovariance", "no_prior"]
+__all__ = [
+    "PARTS",
+    "Adversarial",
+    "CrossCorrelation",
+    "Distillation",
+    "SIGReg",
+    "VarianceCovariance",
+    "no_prior",
+]

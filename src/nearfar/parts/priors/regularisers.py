@@ -1,5 +1,5 @@
-"""Priors on the embeddings of a batch: variance and covariance (VICReg), a normal distribution (SIGReg), an
-adversary (Deep InfoMax)."""
+"""Priors on the embeddings of a batch: variance and covariance (VICReg), cross-correlation (Barlow Twins), a
+normal distribution (SIGReg), an adversary (Deep InfoMax)."""
 
 import math
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ def checked(value: Value, key: str = "weight") -> Value:
     return parsed
 
 
+BATCH_NORM_STEADY = 1e-5  # what batch norms add to a variance
 STEADY = 1e-4  # added to a variance, so that the root of none has a slope
 
 
@@ -78,6 +79,53 @@ def _centred(cloud: Tensor) -> Tensor:
 
 def _freedom(cloud: Tensor) -> int:
     return max(1, len(cloud) - 1)
+
+
+@dataclass(frozen=True)
+class CrossCorrelation(AbstractPrior):
+    """weight ( sum_i (1 - C_ii)^2 + redundancy sum_(i != j) C_ij^2 ), C the matrix of correlations over the batch
+    between the dimensions of one view and those of another (Zbontar et al. 2021, Eq. 1-2).
+
+    Its mean over pairs of views, of which at least one is a key where there are small crops. With `bound=none`
+    it is Barlow Twins.
+    """
+
+    equation = (
+        "{weight} ( sum_i (1 - C_ii)^2 + {redundancy} sum_(i != j) C_ij^2 ), C the correlations of the dimensions "
+        "of two views over the batch"
+    )
+
+    weight: Value = 1.0
+    redundancy: float = 0.0051
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weight", checked(self.weight))
+        if not 0 <= self.redundancy < math.inf:
+            raise UserError(f"prior.redundancy was {self.redundancy:g}; it must be at least 0")
+
+    def __call__(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]:
+        views = [_standardised(cloud) for cloud in encoded.embeddings_per_view()]
+        keys = [view for view in range(len(views)) if view in encoded.keys] or list(range(len(views)))
+        pairs = [(a, b) for b in keys for a in range(len(views)) if a < b or (a > b and a not in keys)]
+        if not pairs:
+            raise UserError(
+                "prior=cross-correlation compares two views embedded by one network; use encoders=shared with "
+                "views.count=2 and views.symmetric=true"
+            )
+        terms = [self._term(views[a], views[b]) for a, b in pairs]
+        return at(self.weight, progress) * torch.stack(terms).mean()
+
+    def _term(self, first: Float[Tensor, "row dim"], second: Float[Tensor, "row dim"]) -> Float[Tensor, ""]:
+        correlation = first.T @ second / len(first)
+        diagonal = correlation.diagonal()
+        others = correlation.square().sum() - diagonal.square().sum()
+        return (1.0 - diagonal).square().sum() + self.redundancy * others
+
+
+def _standardised(cloud: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
+    """Every dimension with mean 0 and variance 1 over the batch, as a batch norm without weights gives it."""
+    centred = _centred(cloud)
+    return centred / (centred.square().mean(dim=0) + BATCH_NORM_STEADY).sqrt()
 
 
 KNOTS, REACH = 17, 3.0  # of the integral over frequencies, as the authors have it

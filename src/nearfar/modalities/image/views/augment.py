@@ -132,6 +132,13 @@ PIPELINES: dict[str, tuple[Augment, Augment]] = {
     "none": (NONE, NONE),
 }
 
+# Small crops of a multi-crop (Caron et al. 2021, appendix E): how much of the image they show, and that a
+# pipeline whose two views differ blurs half of them and inverts none. Of 32 x 32 pixels a twentieth would be
+# 7 x 7, so small images have the range below.
+SMALL_CROP_SCALE, SMALL_CROP_SCALE_OF_SMALL_IMAGES = (0.05, 0.4), (0.1, 0.4)
+_SMALL_CROPS = {"byol": replace(BYOL, blur=0.5), "byol-small": BYOL_SMALL}
+
+SMALL_CROPS = "small"  # the changes of small crops
 _SIDES = ("first", "second")
 
 
@@ -142,16 +149,35 @@ def pipelines(name: str, size: int, changes: Mapping[str, object] | None = None)
     `{"blur": 0.1}` goes to both views, `{"second": {"solarise": 0.2}}` to one, after those to both.
     `{"strength": s}` is SimCLR's strength of the colour jitter.
     """
+    first, second = (
+        _changed(_changed(augment, _common(changes), "views"), (changes or {}).get(side, {}), f"views.{side}")
+        for augment, side in zip(PIPELINES[_variant(name, size)], _SIDES, strict=True)
+    )
+    return first, second
+
+
+def small_crops(name: str, size: int, changes: Mapping[str, object] | None = None) -> Augment:
+    """The named pipeline's small crops for images of `size` pixels a side, with the user's changes: those to
+    both views but for the crop's range, then those to `small`."""
+    variant = _variant(name, size)
+    augment = _changed(_SMALL_CROPS.get(variant, PIPELINES[variant][1]), _common(changes), "views")
+    scale = SMALL_CROP_SCALE_OF_SMALL_IMAGES if size <= SMALL_SIZE else SMALL_CROP_SCALE
+    return _changed(
+        replace(augment, crop_scale=scale), (changes or {}).get(SMALL_CROPS, {}), f"views.{SMALL_CROPS}"
+    )
+
+
+def _variant(name: str, size: int) -> str:
+    """The name of the pipeline for images of `size` pixels a side."""
     if name not in PIPELINES:
         raise UserError(f"views.pipeline is {name!r}; expected {', '.join(PIPELINES)}.")
     small = f"{name}-small"
-    pair = PIPELINES[small if size <= SMALL_SIZE and small in PIPELINES else name]
-    common = {key: value for key, value in (changes or {}).items() if key not in _SIDES}
-    first, second = (
-        _changed(_changed(augment, common, "views"), (changes or {}).get(side, {}), f"views.{side}")
-        for augment, side in zip(pair, _SIDES, strict=True)
-    )
-    return first, second
+    return small if size <= SMALL_SIZE and small in PIPELINES else name
+
+
+def _common(changes: Mapping[str, object] | None) -> dict[str, object]:
+    """The changes to all views."""
+    return {key: value for key, value in (changes or {}).items() if key not in (*_SIDES, SMALL_CROPS)}
 
 
 def jittered(augment: Augment, strength: float) -> Augment:

@@ -28,7 +28,7 @@ from nearfar.modalities.image.views.parameters import Parameters, draw
 
 Image = Float[Tensor, "image channel size size"]
 
-LARGEST = 4096  # side of a view
+SMALLEST, LARGEST = 2, 4096  # side of a view
 MARGIN = 256 / 224  # evaluation shows the central 224 of 256 pixels where the image is large enough
 
 
@@ -43,8 +43,8 @@ class _Renderer:
         device: str | torch.device,
         colours: Colours = "rgb",
     ) -> None:
-        if isinstance(size, bool) or not isinstance(size, int) or not 2 <= size <= LARGEST:
-            raise UserError(f"image_size is {size!r}; expected a whole number from 2 to {LARGEST}.")
+        if isinstance(size, bool) or not isinstance(size, int) or not SMALLEST <= size <= LARGEST:
+            raise UserError(f"image_size is {size!r}; expected a whole number from {SMALLEST} to {LARGEST}.")
         self.size = size
         self.mean = _statistic("mean", mean)
         self.std = _statistic("std", std)
@@ -139,25 +139,28 @@ class Views(AbstractViews):
     """The training views: view v of image i in epoch e is a pure function of (seed, e, i, v) and the image.
 
     Immutable, and safe to call from several threads at once. Colour operations pass images without exactly
-    three channels by; all others apply to any number of channels. `aligned`: all views draw as the first
-    does, so that they show the same crop. `colours="lab"`: the first view shows luminance alone, the second
-    colour alone, or, of three views, the second and third a channel of it each.
+    three channels by; all others apply to any number of channels. `size`: the side of all views, or of each.
+    `key_views`: the first so many are large crops, the others small ones (`AbstractViews`). `aligned`: all
+    views draw as the first does, so that they show the same crop. `colours="lab"`: the first view shows
+    luminance alone, the second colour alone, or, of three views, the second and third a channel of it each.
+    Small crops repeat the channels of the large ones, and aligned ones share a crop for each repetition.
     """
 
     def __init__(
         self,
         pipelines: Sequence[Augment],
-        size: int,
+        size: int | Sequence[int],
         mean: Sequence[float],
         std: Sequence[float],
         device: str | torch.device = "cpu",
         *,
         aligned: bool = False,
         colours: Colours = "rgb",
+        key_views: int | None = None,
     ) -> None:
         if not pipelines:
             raise UserError("views is empty; give the settings of at least one view.")
-        if colours == "lab" and len(pipelines) not in LAB_CHANNELS:
+        if colours == "lab" and (key_views or len(pipelines)) not in LAB_CHANNELS:
             raise UserError(
                 f"views.colours is lab with {len(pipelines)} views; it has three channels and shows "
                 "luminance and colour in 2 or each channel in one of 3."
@@ -168,40 +171,52 @@ class Views(AbstractViews):
                 f"views.{also[0]} was given with views.colours=lab; it changes colours as they are, in rgb."
             )
         self.pipelines, self.aligned, self.count = tuple(pipelines), aligned, len(pipelines)
-        self._renderer = _Renderer(size, mean, std, device, colours)
+        self.key_views = key_views
+        self.sizes = tuple(size) if isinstance(size, Sequence) else (size,) * self.count
+        renderers = {side: _Renderer(side, mean, std, device, colours) for side in {*self.sizes}}
+        self._renderers = tuple(renderers[side] for side in self.sizes)
 
     def __call__(
         self, pixels: Pixels, seed: int, epoch: int, index: Int[np.ndarray, "image"]
     ) -> tuple[Image, ...]:
-        _check(pixels, len(self._renderer.mean))
+        _check(pixels, len(self._renderers[0].mean))
         if np.shape(index) != (len(pixels.data),):
             raise UserError(
                 f"index has shape {np.shape(index)}; expected one number for each of the {len(pixels.data)} "
                 "images."
             )
-        size = self._renderer.size
-        window = np.tile(np.array([size, size, 0, 0], dtype=np.int32), (len(pixels.data), 1))
-        parameters = [
-            draw(augment, pixels.size, seed, epoch, index, 0 if self.aligned else view)
-            for view, augment in enumerate(self.pipelines)
-        ]
-        room = self._renderer.room(len(parameters), len(pixels.data))
+        large = self.key_views or self.count
+        draws = [view - view % large if self.aligned else view for view in range(self.count)]
         views = [
-            self._renderer(pixels, drawn_parameters, window, augment.kernel_width(size), out)
-            for drawn_parameters, augment, out in zip(parameters, self.pipelines, room, strict=True)
+            self._render(pixels, draw(augment, pixels.size, seed, epoch, index, drawn), view, out)
+            for view, (augment, drawn, out) in enumerate(
+                zip(self.pipelines, draws, self._room(len(pixels.data)), strict=True)
+            )
         ]
         for view, augment in enumerate(self.pipelines):
             for operation in augment.also:
-                draw_view = 0 if self.aligned else view
-                numbers = uniforms(seed, epoch, index, draw_view, 1 + operation.slots, operation.name)
-                views[view] = self._renderer.changed(views[view], operation, numbers)
-        if self._renderer.colours == "rgb":
+                numbers = uniforms(seed, epoch, index, draws[view], 1 + operation.slots, operation.name)
+                views[view] = self._renderers[view].changed(views[view], operation, numbers)
+        if self._renderers[0].colours == "rgb":
             return tuple(views)
-        return tuple(split(image, len(views))[view] for view, image in enumerate(views))
+        return tuple(split(image, large)[view % large] for view, image in enumerate(views))
+
+    def _render(self, pixels: Pixels, parameters: Parameters, view: int, out: Tensor | None) -> Image:
+        size = self.sizes[view]
+        window = np.tile(np.array([size, size, 0, 0], dtype=np.int32), (len(pixels.data), 1))
+        return self._renderers[view](pixels, parameters, window, self.pipelines[view].kernel_width(size), out)
+
+    def _room(self, images: int) -> list[Tensor | None]:
+        """Memory for all views, those of one size one below the other."""
+        rooms = {
+            renderer: iter(renderer.room(self._renderers.count(renderer), images))
+            for renderer in {*self._renderers}
+        }
+        return [next(rooms[renderer]) for renderer in self._renderers]
 
     def unnormalise(self, view: Image) -> UInt8[np.ndarray, "image size size channel"]:
         """A view as bytes for people to look at."""
-        return self._renderer.unnormalise(view)
+        return self._renderers[0].unnormalise(view)
 
 
 class PlainImages(PlainView):

@@ -1,6 +1,7 @@
 """The views of images as settings: a named pipeline, how many views there are, how they are paired, and
 changes to the pipeline."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -9,12 +10,34 @@ import torch
 
 from nearfar.core.abstract import AbstractViewSettings
 from nearfar.errors import UserError
-from nearfar.modalities.image.views.augment import PIPELINES, pipelines
+from nearfar.modalities.image.views.augment import PIPELINES, SMALL_CROPS, pipelines, small_crops
 from nearfar.modalities.image.views.colour import LAB_CHANNELS, Colours
-from nearfar.modalities.image.views.pipeline import MARGIN, PlainImages, Views
+from nearfar.modalities.image.views.pipeline import LARGEST, MARGIN, SMALLEST, PlainImages, Views
 
 if TYPE_CHECKING:
     from nearfar.modalities.image.data import ImageDescription
+
+
+MAX_VIEWS = 16
+
+
+def read_crops(text: str) -> tuple[tuple[int, int], ...]:
+    """`2x32,4x16` as ((2, 32), (4, 16)): how many crops of how many pixels a side, the largest first."""
+    groups = [re.fullmatch(r"(\d{1,2})x(\d{1,4})", part.strip()) for part in re.split("[,+]", text)]
+    crops = tuple((int(group[1]), int(group[2])) for group in groups if group)
+    sizes = [size for _, size in crops]
+    if (
+        len(crops) < len(groups)
+        or sizes != sorted({*sizes}, reverse=True)
+        or not all(SMALLEST <= size <= LARGEST for size in sizes)
+        or not all(count for count, _ in crops)
+        or sum(count for count, _ in crops) > MAX_VIEWS
+    ):
+        raise UserError(
+            f"views.crops was {text!r}; expected crops such as 2x32,4x16 (or 2x32+4x16): how many of how many "
+            f"pixels a side, the largest first, up to {MAX_VIEWS} of {SMALLEST} to {LARGEST} pixels"
+        )
+    return crops
 
 
 @dataclass(frozen=True)
@@ -23,8 +46,10 @@ class PipelineViews(AbstractViewSettings):
 
     `symmetric`: every ordered pair of views is contrasted, otherwise the first with each other one.
     `aligned`: all views share one crop. `colours`: rgb, or lab, of which each view shows some channels.
+    `crops`: views of several sizes, as in `2x32,4x16`: two crops of 32 pixels a side and four of 16, in place
+    of `count` views of the image size. The largest crops are keys; all others are anchors only.
     `changes`: settings of `Augment` that differ from the pipeline's, as in `{"blur": 0.1, "second":
-    {"solarise": 0.2}}`.
+    {"solarise": 0.2}, "small": {"crop_scale": [0.1, 0.3]}}`.
     """
 
     pipeline: ClassVar[str]
@@ -34,31 +59,68 @@ class PipelineViews(AbstractViewSettings):
     symmetric: bool = True
     aligned: bool = False
     colours: Colours = "rgb"
+    crops: str | None = None
     changes: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.count <= 16:
-            raise UserError(f"views.count was {self.count!r}; expected a whole number from 1 to 16")
+        if not 1 <= self.count <= MAX_VIEWS:
+            raise UserError(f"views.count was {self.count!r}; expected a whole number from 1 to {MAX_VIEWS}")
         pipelines(self.pipeline, 32, self.changes)
+        small_crops(self.pipeline, 32, self.changes)
+        crops = read_crops(self.crops) if self.crops else ()
+        if crops:
+            total = sum(count for count, _ in crops)
+            if self.count not in (1, 2, total):  # 1 and 2: those of recipes
+                raise UserError(
+                    f"views.count was {self.count} with views.crops={self.crops}, which are {total} views; leave "
+                    "views.count out"
+                )
+            object.__setattr__(self, "count", total)
+        if SMALL_CROPS in self.changes and len(crops) < 2:
+            raise UserError(
+                f"views.{SMALL_CROPS} was given without small crops; set views.crops, e.g. 2x32,4x16"
+            )
+
+    @property
+    def key_views(self) -> int | None:  # type: ignore[override]
+        """How many large crops there are; None: all views have one size."""
+        return read_crops(self.crops)[0][0] if self.crops else None
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
         views, role = choices["views"], choices["encoders"]["name"]
-        network_per_view = parts["encoders"].network_per_view
-        if views["colours"] != "lab" or (network_per_view and views["count"] in LAB_CHANNELS):
+        if views["colours"] != "lab":
             return None
-        return (
-            f"views.colours was lab with encoders={role} and views.count={views['count']}: its three "
-            "channels are shown as luminance and colour in 2 views or one by one in 3, and views with other "
-            "channels need networks of their own; use encoders=per-view views.count=2, or 3"
-        )
+        large = large_count(views)
+        if not parts["encoders"].network_per_view or large not in LAB_CHANNELS:
+            return (
+                f"views.colours was lab with encoders={role} and {large} views of full size: its three "
+                "channels are shown as luminance and colour in 2 views or one by one in 3, and views with other "
+                "channels need networks of their own; use encoders=per-view views.count=2, or 3"
+            )
+        if views["count"] > large and choices["encoders"].get("keep") == "first":
+            return (
+                f"views.crops was {views['crops']} with views.colours=lab and encoders.keep=first, whose first "
+                "network would see the channels of all; use encoders.keep=all"
+            )
+        return None
 
     def training(self, description: "ImageDescription", device: torch.device) -> Views:
-        first, second = pipelines(self.pipeline, description.size, self.changes)
+        sizes, large = view_sizes(self.section(), description.size), self.key_views or self.count
+        first, second = pipelines(self.pipeline, sizes[0], self.changes)
+        small = small_crops(self.pipeline, sizes[0], self.changes)
         # beyond two, views are more draws of the second pipeline
-        every = [first, *[second] * (self.count - 1)]
-        statistics = (description.size, description.mean, description.std)
-        return Views(every, *statistics, device, aligned=self.aligned, colours=self.colours)
+        every = [first, *[second] * (large - 1), *[small] * (self.count - large)]
+        return Views(
+            every,
+            sizes,
+            description.mean,
+            description.std,
+            device,
+            aligned=self.aligned,
+            colours=self.colours,
+            key_views=self.key_views,
+        )
 
     def plain_view(self, description: "ImageDescription", device: torch.device) -> PlainImages:
         return PlainImages(description.size, description.mean, description.std, device, self.colours)
@@ -140,11 +202,24 @@ assert set(IMAGE_VIEWS) == set(PIPELINES)
 
 def view_channels(views: Mapping[str, Any], channels: int) -> tuple[int, ...]:
     """The number of channels of each view of images with `channels`."""
+    count = views["count"]
     if views["colours"] == "rgb":
-        return (channels,) * views["count"]
+        return (channels,) * count
     if channels != 3:
         raise UserError(
             f"views.colours was {views['colours']} but the images have {channels} channels; it needs colour "
             "images"
         )
-    return LAB_CHANNELS[views["count"]]
+    large = large_count(views)
+    return tuple(LAB_CHANNELS[large][view % large] for view in range(count))
+
+
+def view_sizes(views: Mapping[str, Any], size: int) -> tuple[int, ...]:
+    """The side of each view of images that are shown at `size` pixels."""
+    crops = read_crops(views["crops"]) if views["crops"] else ((views["count"], size),)
+    return tuple(side for count, side in crops for _ in range(count))
+
+
+def large_count(views: Mapping[str, Any]) -> int:
+    """The number of views of full size."""
+    return read_crops(views["crops"])[0][0] if views["crops"] else views["count"]

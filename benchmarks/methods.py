@@ -1,0 +1,116 @@
+"""Methods beside one another at one small budget: the same pictures, epochs, network and optimiser.
+
+    python -m benchmarks.methods TRAIN TEST --out DIR [--images 5000] [--seeds 0,1,2] [--arms a,b] [--choose]
+                                 [--compute] [key=value ...]
+
+TRAIN and TEST are labelled pictures of CIFAR-10's size (Parquet). `--images` random pictures of TRAIN are
+trained on; the next 2,000 are what settings are chosen on (`--choose`), so that TEST is read once. Every arm is
+trained with every seed and evaluated by kNN and a linear probe, both fitted to the training pictures; the table
+has mean and sample deviation over seeds. `key=value` are settings of all arms. `--compute`: arms with crops
+train for fewer epochs, so that they show the network as many pixels. The same command again continues.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import nearfar as nf
+from nearfar.core.statistics import mean_and_spread
+from nearfar.data import open_data
+
+VALIDATION = 2000
+NETWORK = "resnet8-w8"
+CROPS = "2x32,4x16"
+# pixels of two crops of 32 over those of two of 32 and four of 16
+EQUAL_PIXELS = 2 * 32**2 / (2 * 32**2 + 4 * 16**2)
+RECIPES = ("simclr", "moco", "byol", "barlow", "swav", "dino", "sigreg", "lejepa")
+ARMS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in RECIPES},
+    **{f"{name} {CROPS}": (name, {"views.crops": CROPS}) for name in RECIPES},
+}
+FIGURES = ("knn", "linear")
+UNTRAINED = "untrained"
+
+
+def write_split(train: str, test: str, images: int, folder: Path) -> None:
+    """Writes the pictures of training, choosing and testing as .npz."""
+    data, held = open_data(train), open_data(test)
+    order = np.random.default_rng(0).permutation(len(data))
+    parts = {
+        "train": (data, order[:images]),
+        "validation": (data, order[images : images + VALIDATION]),
+        "test": (held, np.arange(len(held))),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (source, rows) in parts.items():
+        if not (folder / f"{name}.npz").exists():
+            np.savez(folder / f"{name}.npz", images=source.load(rows).data, labels=source.labels[rows])
+
+
+def measure(
+    arm: str, seed: int, out: Path, test: str, epochs: int, changes: dict[str, Any]
+) -> dict[str, float]:
+    """The accuracies of a run in percent, those of its untrained network, and its CPU seconds."""
+    folder = out / f"{arm.replace(' ', '-').replace(',', '-')}-{seed}"
+    file = folder / f"{test}.json"
+    if file.exists():
+        return dict(json.loads(file.read_text()))
+    recipe, settings = ARMS[arm]
+    settings = {**settings, "backbone": NETWORK, "probe_every": 0, "held_out": 0, "workers": 1, **changes}
+    start = time.process_time()
+    data = str(out / "train.npz")
+    run = nf.pretrain(recipe, data, folder, quiet=True, seed=seed, epochs=epochs, config=settings)
+    seconds = time.process_time() - start
+    baselines = [UNTRAINED] if arm == RECIPES[0] else []
+    result = nf.evaluate(
+        run, train=data, data=str(out / f"{test}.npz"), baselines=baselines, same_labels=True
+    )
+    figures = {name: 100 * result[name]["top1"] for name in FIGURES}
+    for name in FIGURES if baselines else ():
+        figures[f"{UNTRAINED} {name}"] = 100 * result["baselines"][UNTRAINED][name]["top1"]
+    file.write_text(json.dumps(figures | {"seconds": seconds}))
+    return figures | {"seconds": seconds}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("train")
+    parser.add_argument("test")
+    parser.add_argument("settings", nargs="*", metavar="key=value")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--images", type=int, default=5000)
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--arms", default="")
+    parser.add_argument("--choose", action="store_true")
+    parser.add_argument("--compute", action="store_true")
+    options = parser.parse_intermixed_args()
+    write_split(options.train, options.test, options.images, options.out)
+    changes = dict(word.split("=", 1) for word in options.settings)
+    arms = options.arms.split(";") if options.arms else list(ARMS)
+    for arm in arms:
+        epochs = round(options.epochs * EQUAL_PIXELS) if options.compute and CROPS in arm else options.epochs
+        test = "validation" if options.choose else "test"
+        results = [
+            measure(arm, int(seed), options.out, test, epochs, changes) for seed in options.seeds.split(",")
+        ]
+        print(_line(arm, epochs, [[result[name] for result in results] for name in (*FIGURES, "seconds")]))
+        if arm == RECIPES[0]:
+            columns = [[result[f"{UNTRAINED} {name}"] for result in results] for name in FIGURES]
+            print(_line(UNTRAINED, 0, columns), flush=True)
+
+
+def _line(arm: str, epochs: int, columns: list[list[float]]) -> str:
+    values = [mean_and_spread(column) for column in columns]
+    cells = [f"{mean:.1f}" if spread is None else f"{mean:.1f} ± {spread:.1f}" for mean, spread in values]
+    return f"| {arm} | {epochs} | {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()
