@@ -163,6 +163,36 @@ def test_commands_check_and_build_each_run_once(tmp_path: Path, calls: Calls) ->
     assert calls.parts == MOCO + SUPERVISED
 
 
+def test_a_sweep_resolves_each_cell_once(tmp_path: Path, calls: Calls) -> None:
+    """Cells share what the recipe made; each makes its own critic, because that is what differs."""
+    np.savez(tmp_path / "images.npz", images=IMAGES, labels=LABELS)
+    calls.start()
+    settings: dict[str, Any] = {
+        "temperature": [0.3, 0.4],
+        "epochs": 1,
+        "batch_size": 16,
+        "backbone": "resnet8-w8",
+    }
+    nf.sweep("simclr", tmp_path / "images.npz", tmp_path / "sweep", quiet=True, **settings)
+    assert (calls["resolve"], calls["check"]) == (2, 2)
+    recipe = Counter(["SimCLRViews", "Shared", "Cosine", "InBatch", "Everyone", "InfoNCE"])
+    assert calls.parts == recipe + Counter(["Cosine", "Cosine"])
+
+
+def test_settings_draw_nothing_from_the_callers_generator() -> None:
+    """A part with weights that need no data draws them when settings are checked, and again by the seed."""
+    state = torch.get_rng_state()
+    methods = []
+    for _ in range(2):
+        settings = resolve("simclr", "data", {"selection": "accept", "backbone": "resnet8-w8"})
+        methods.append(fresh_method(settings, settings.modality.reader.example_description(8)))
+        assert torch.equal(torch.get_rng_state(), state)
+        torch.rand(1)
+        state = torch.get_rng_state()
+    first, second = (method.selection.state_dict() for method in methods)  # type: ignore[attr-defined]
+    assert all(torch.equal(value, second[key]) for key, value in first.items())
+
+
 def test_what_the_data_decide_is_made_when_they_are_met() -> None:
     """A constructor that takes sizes by keyword makes nothing without them, so the part must implement
     `meet`."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from pydantic import ValidationError
 from torch import nn
@@ -315,7 +316,8 @@ def check(
     elif "encoders" in objects:
         settings[BACKBONE] = describe_backbone(objects["encoders"].backbone())
     rooms = [room for room in ROOMS if room not in described]
-    parts = {room: _planned(room, settings[room], plan) or make_part(room, settings[room]) for room in rooms}
+    with torch.random.fork_rng(devices=[]):  # weights that need no data are drawn again by the run's seed
+        parts = {k: _planned(k, settings[k], plan) or make_part(k, settings[k]) for k in rooms}
     try:
         checked = Settings(**settings)
         checked._parts = {**parts, VIEWS: views}
