@@ -167,6 +167,7 @@ MISTAKES = {
     ),
     "setting with dashes last": (["pretrain", "simclr", "x", "--out", "o", "--lr"], "lr=VALUE"),
     "unknown recipe": (["pretrain", "simclir", "x", "--out", "o"], "did you mean simclr"),
+    "unknown recipe to show": (["recipes", "simclir"], "did you mean simclr"),
     "unknown part": (
         ["pretrain", "simclr", "digits", "--out", "o", "bound=infonec"],
         "(did you mean infonce?)",

@@ -34,7 +34,8 @@ class CompleteRecipe:
 
     @classmethod
     def of(cls, name: str) -> "CompleteRecipe":
-        return cls(name, RECIPES[name], resolve(name, "DATA"))
+        settings = resolve(name, "DATA")  # refuses an unknown name
+        return cls(name, RECIPES[name], settings)
 
     @property
     def choices(self) -> Sections:
