@@ -69,7 +69,9 @@ def test_estimate_shows_its_numbers_and_escapes_warnings(estimate: nf.Estimate) 
 
 
 def test_plot_of_an_estimate_draws_its_interval(estimate: nf.Estimate) -> None:
-    numbers = estimate.plot().axes[0]
+    figure = estimate.plot()
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    numbers = figure.axes[0]
     (interval,) = numbers.collections
     assert interval.get_segments()[0][:, 0].tolist() == pytest.approx(estimate.interval)
     drawn = {line.get_xdata()[0] for line in numbers.lines if line.get_marker() == "o"}

@@ -35,8 +35,9 @@ def cards_html(cards: Mapping[str, tuple[str, Mapping[str, Any]]]) -> str:
     return f'<table style="border-spacing:.4em;border-collapse:separate"><tr>{"".join(columns)}</tr></table>'
 
 
-def make_figure(titles: Sequence[str]) -> tuple[Any, list[Any]]:
-    """A matplotlib figure with a panel for each title. Notebooks show it whatever their backend is."""
+def make_figure(titles: Sequence[str], width: float = 3.2, height: float = 2.4) -> tuple[Any, list[Any]]:
+    """A matplotlib figure with a panel for each title, of this size in inches. Notebooks show it whatever
+    their backend is."""
     from matplotlib.figure import Figure
 
     class NotebookFigure(Figure):
@@ -45,10 +46,10 @@ def make_figure(titles: Sequence[str]) -> tuple[Any, list[Any]]:
             self.savefig(buffer, format="png")
             return buffer.getvalue()
 
-    figure = NotebookFigure(figsize=(3.2 * len(titles), 2.4), layout="constrained")
+    figure = NotebookFigure(figsize=(width * len(titles), height), layout="constrained")
     panels = list(figure.subplots(1, len(titles), squeeze=False)[0])
     for axes, title in zip(panels, titles, strict=True):
-        axes.set_title(title)
+        axes.set_title(title, fontsize=11)
     return figure, panels
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nearfar.core.notebook import make_figure
 from nearfar.estimate.result import Estimate
 from nearfar.estimate.table import RankedColumn
 
@@ -27,15 +28,13 @@ def estimate_figure(estimate: Estimate) -> Any:
     The estimate with interval, lower limit, baselines and ceiling; training rows against unseen rows;
     calibration.
     """
-    from matplotlib.figure import Figure
-
-    panels = [
-        _draw_numbers,
-        *([_draw_learning] if estimate.learning else []),
-        *([_draw_calibration] if estimate.calibration else []),
-    ]
-    figure = Figure(figsize=(4.6 * len(panels), 4.0), layout="constrained")
-    for draw, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
+    panels = {f"{estimate.samples} rows, {estimate.confidence:.0%} interval": _draw_numbers}
+    if estimate.learning:
+        panels["fit against held-out"] = _draw_learning
+    if estimate.calibration:
+        panels["calibration on unseen rows"] = _draw_calibration
+    figure, all_axes = make_figure(list(panels), width=4.6, height=4.0)
+    for draw, axes in zip(panels.values(), all_axes, strict=True):
         draw(axes, estimate)
         axes.spines[["top", "right"]].set_visible(False)
     return figure
@@ -58,7 +57,6 @@ def _draw_numbers(axes: Any, estimate: Estimate) -> None:
         )
     axes.set_xlim(left=min(0.0, *(value for _, value, _ in rows)) - 0.02 * max(high, 0.1))
     axes.set_xlabel(f"nats{remark}")
-    axes.set_title(f"{estimate.samples} rows, {estimate.confidence:.0%} interval", fontsize=11)
 
 
 def _dots(axes: Any, rows: Sequence[tuple[str, float, str]]) -> None:
@@ -87,7 +85,6 @@ def _draw_learning(axes: Any, estimate: Estimate) -> None:
     values = [0.0, estimate.nats, *estimate.learning.values()]
     axes.set_xlim(min(values), max(values) + 0.25 * (max(values) - min(values)) + 1e-3)  # room for the text
     axes.set_xlabel("mean log ratio, nats")
-    axes.set_title("fit against held-out", fontsize=11)
 
 
 def _draw_calibration(axes: Any, estimate: Estimate) -> None:
@@ -97,7 +94,6 @@ def _draw_calibration(axes: Any, estimate: Estimate) -> None:
     axes.plot(predicted, observed, "o-", color=NEAR, ms=4)
     axes.set_xlabel("predicted log ratio")
     axes.set_ylabel("observed: rows against mismatched pairs")
-    axes.set_title("calibration on unseen rows", fontsize=11)
 
 
 def draw_ranking(ranked: Sequence[RankedColumn], target: str, file: Path) -> None:
