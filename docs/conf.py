@@ -129,10 +129,9 @@ def directive(module: str, name: str) -> str:
         return f".. automodule:: {value.__name__}\n   :members:"
     if isfunction(value):
         return f".. autofunction:: {module}.{name}"
-    inherited = (
-        "\n   :inherited-members: Module" if module == "nearfar.losses" else ""
-    )  # `forward` of a shared base
-    return f".. autoclass:: {module}.{name}\n   :members:\n   :special-members: __call__{inherited}"
+    # `forward` of losses may be that of a shared base
+    calls = "inherited-members: Module" if module == "nearfar.losses" else "special-members: __call__"
+    return f".. autoclass:: {module}.{name}\n   :members:\n   :{calls}"
 
 
 def methods() -> str:

@@ -97,7 +97,7 @@ def test_api_page_shows_shapes_in_a_browser(site: Path, browser: Page) -> None:
     browser.open((site / "reference" / "generated" / "api-losses.html").as_uri())
     text = browser.value("document.querySelector('article').innerText")
     for loss in text.split("\nclass ")[1:]:
-        assert re.search(r"forward\([^)]*Float\[Tensor, ['\"]\w+ \w+['\"]\]", loss), loss.partition("\n")[0]
+        assert "Float[Tensor, " in loss.partition("forward(")[2], loss.partition("\n")[0]
 
 
 PAGES = (
