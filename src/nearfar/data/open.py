@@ -31,7 +31,7 @@ from nearfar.system.untrusted import check_regular
 
 EXPECTED = (
     "a folder of images, of .wav, .flac or .txt files, a TU folder of graphs, a .txt file, a Parquet file or "
-    "folder, .tar files in webdataset's convention, a .csv file, an .npz file, or one of the names digits, "
+    "folder, .tar files in webdataset's convention, a .csv file, an .npz or .npy file, or one of the names digits, "
     "glyphs:train, glyphs:test, cifar10:ROOT, idx:FOLDER"
 )
 NO_COLUMNS = Columns()
@@ -112,8 +112,8 @@ def open_data(
     `images` and maybe `labels`, a name (`digits`, `glyphs:train`, `glyphs:test`, `cifar10:ROOT`, also
     `cifar10:ROOT:test`; `idx:FOLDER` and `idx:FOLDER:test` for files like MNIST's; to open a folder that has
     such a name write `./digits`), tar files in webdataset's convention, or from Python an array
-    (n, h, w) or (n, h, w, c), alone or as (array, labels), a torch `Dataset` of images or (image, label), or
-    data already opened.
+    (n, h, w), (n, h, w, c) or (n, c, h, w), alone, as (array, labels) or as an `.npy` file, a list of PIL images,
+    a torch `Dataset` of images or (image, label), or data already opened.
 
     Recordings come as a folder of `.wav` or `.flac` files (first-level folders as classes) or Parquet with an
     `audio` column, text as a `.txt` file or a folder of them, or as an `.npz` with `tokens`, vectors as a
@@ -173,12 +173,13 @@ def _locate(spec: Spec, labels: Any, columns: Columns) -> Located:
         name = type(spec).__name__
         located = _locate_arrays(name, _modality_of_axes(2), lambda: tables.frame(spec, name, columns.label))
         return replace(located, by_columns=columns.image is None)
-    if has_items(spec) and not isinstance(spec, (list, dict, set)):
+    is_list_of_arrays = isinstance(spec, list) and spec and hasattr(spec[0], "__array_interface__")
+    if is_list_of_arrays or (has_items(spec) and not isinstance(spec, (list, dict, set))):
         items = Items(spec, type(spec).__name__)
         return _locate_source(items, items.root, items.modality, item_decoder)
     raise UserError(
-        f"data of type {type(spec).__name__} cannot be opened; expected {EXPECTED}, an array, a frame of numbers, or "
-        "a torch Dataset."
+        f"data of type {type(spec).__name__} cannot be opened; expected {EXPECTED}, an array, a frame of numbers, "
+        "a list of images, or a torch Dataset."
     )
 
 
@@ -344,6 +345,9 @@ def _locate_file(path: Path, spec: str, columns: Columns) -> Located:
         members = tables.npz_keys(path)
         modality = next((m for key, m in keys.items() if key in members), next(iter(keys.values())))
         return _locate_arrays(spec, modality, lambda: tables.npz(path, spec, keys)[1])
+    if suffix == ".npy":
+        array = tables.npy(path, spec)
+        return _locate_arrays(spec, _modality_of_axes(array.ndim), lambda: Arrays(array, (None, ())))
     for modality in MODALITIES.values():
         if suffix in modality.reader.suffixes:
             listing = Listing(modality.reader.suffixes, [_entry(path)])

@@ -104,6 +104,15 @@ def npz(path: Path, name: str, keys: Iterable[str]) -> tuple[str, Arrays]:
     return key, Arrays(arrays[key], labelled, tuple(f"{path.name}#{row}" for row in range(rows)))
 
 
+def npy(path: Path, name: str) -> np.ndarray:
+    """The array of an .npy file, which is mapped, not read."""
+    check_data_file(path, name)
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"data {name!r} cannot be read as .npy: {error_reason(error)}.") from error
+
+
 def npz_keys(path: Path) -> list[str]:
     """The names of the arrays, without reading them; none where the file is no such archive."""
     try:

@@ -119,6 +119,10 @@ class Run:
         located = None if data is None else locate(data, labels)
         return cls(folder.path, settings, checked, located, strategy, allow_urls)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickled run is its folder, settings and objects. Data that were Python objects stay behind."""
+        return Run, (self.path.absolute(), self.settings, self.objects, None, SINGLE, self.allow_urls)
+
     @property
     def path(self) -> Path:
         return self.folder.path

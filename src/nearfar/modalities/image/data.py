@@ -228,7 +228,7 @@ class ImageReader(AbstractReader):
         return Images(**collection.common(), store=store, channels=int(facts[0][2]), sizes=sizes)
 
     def from_array(self, arrays: Arrays, name: str, options: Mapping[str, Any]) -> Images:
-        """An array (n, h, w) or (n, h, w, c), uint8 or float in [0, 1], as a data set.
+        """An array (n, h, w), (n, h, w, c) or (n, c, h, w), uint8 or float in [0, 1], as a data set.
 
         The array itself is used when it is uint8 and is not shrunk: do not write to it afterwards.
         """
@@ -260,14 +260,12 @@ def _four_axes(array: np.ndarray, name: str) -> np.ndarray:
     expected = "expected (n, h, w) or (n, h, w, channels) with nothing empty"
     if four.ndim != 4 or 0 in four.shape:
         raise UserError(f"data {name!r}: images have shape {array.shape}; {expected}.")
-    first, last = four.shape[1], four.shape[3]
     # a picture of four rows at most whose pixels have more than four channels is one with its channels first
-    channels_first = first <= 4 < last
-    if channels_first or last > MAX_CHANNELS:
-        hint = ", and these look channels-first: use images.transpose(0, 2, 3, 1)" if channels_first else ""
+    if four.shape[1] <= 4 < four.shape[3]:
+        four = four.transpose(0, 2, 3, 1)
+    if four.shape[3] > MAX_CHANNELS:
         raise UserError(
-            f"data {name!r}: images have shape {array.shape}; {expected} and at most {MAX_CHANNELS} "
-            f"channels{hint}."
+            f"data {name!r}: images have shape {array.shape}; {expected} and at most {MAX_CHANNELS} channels."
         )
     return four
 

@@ -1,0 +1,66 @@
+"""What people have in memory or in a file of numpy: each form is the same data set."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import nearfar as nf
+from nearfar.data.open import open_data
+from nearfar.errors import UserError
+
+PICTURES = np.random.default_rng(0).integers(0, 256, (12, 8, 10, 3), dtype=np.uint8)
+
+
+def loaded(data: Any) -> np.ndarray:
+    opened = open_data(data)
+    return opened.load(np.arange(len(opened))).data
+
+
+FORMS: dict[str, Any] = {
+    "channels first": PICTURES.transpose(0, 3, 1, 2),
+    "floats, channels first": PICTURES.transpose(0, 3, 1, 2) / 255,
+    "list of PIL images": [Image.fromarray(picture) for picture in PICTURES],
+    "list of arrays": list(PICTURES),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_of_pictures_is_the_array(name: str) -> None:
+    assert np.array_equal(loaded(FORMS[name]), PICTURES)
+
+
+def test_a_file_of_one_array_is_the_array(tmp_path: Path) -> None:
+    np.save(tmp_path / "pictures.npy", PICTURES)
+    assert np.array_equal(loaded(tmp_path / "pictures.npy"), PICTURES)
+    vectors = np.random.default_rng(0).normal(size=(9, 4))
+    np.save(tmp_path / "vectors.npy", vectors)
+    assert open_data(tmp_path / "vectors.npy").fingerprint == open_data(vectors).fingerprint
+
+
+def test_a_file_with_objects_or_without_an_array_is_refused(tmp_path: Path) -> None:
+    """An .npy file of objects is a pickle, which would run code."""
+    np.save(tmp_path / "objects.npy", np.array([{}, {}]), allow_pickle=True)
+    (tmp_path / "short.npy").write_bytes(b"\x93NUMPY")
+    for name in ("objects.npy", "short.npy"):
+        with pytest.raises(UserError, match=r"cannot be read as \.npy"):
+            open_data(tmp_path / name)
+
+
+@pytest.mark.parametrize("data", [[], [1, 2], ["a.png"]])
+def test_other_lists_are_refused(data: list[Any]) -> None:
+    with pytest.raises(UserError, match="data of type list cannot be opened"):
+        open_data(data)
+
+
+def test_a_run_can_be_pickled(tmp_path: Path) -> None:
+    """To send it to another process: the copy embeds as the run does."""
+    run = nf.pretrain(
+        "simclr", data=PICTURES, out=tmp_path / "run", epochs=1, batch_size=4, backbone="resnet8-w8"
+    )
+    copy = pickle.loads(pickle.dumps(run))
+    assert torch.equal(copy.embed(PICTURES), run.embed(PICTURES))
