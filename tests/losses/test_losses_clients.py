@@ -36,7 +36,8 @@ class Module(pl.LightningModule):
     def __init__(self, loss: nn.Module) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.network, self.loss, self.values = nn.Linear(6, 4), loss, []
+        self.network, self.loss = nn.Linear(6, 4), loss
+        self.values: list[Tensor] = []
 
     def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
         value = self.loss(*(self.network(view) for view in batch))

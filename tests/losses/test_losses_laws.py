@@ -19,6 +19,7 @@ from nearfar.core.kernels import LogSumExp, SummedLogSumExp, SymmetricLogSumExp,
 from nearfar.core.schedules import START
 from nearfar.errors import UserError
 from nearfar.losses import (
+    BarlowTwinsLoss,
     ClipLoss,
     DCLLoss,
     DCLWLoss,
@@ -97,6 +98,7 @@ LABELLED: dict[str, Callable[..., Callable[[Tensor, Tensor], Tensor]]] = {
 WHOLE: dict[str, Callable[..., Callable[[Tensor, Tensor], Tensor]]] = {
     "ntxent memory": with_memory,
     "vicreg": lambda **o: VICRegLoss(**o),
+    "barlow": lambda **o: BarlowTwinsLoss(0.1, **o),
     "lejepa": lambda **o: OfStackedViews(LeJEPALoss(sigreg_num_vectors=8, **o)),
 }
 LABELLED_WHOLE: dict[str, Callable[..., Callable[[Tensor, Tensor], Tensor]]] = {
@@ -289,6 +291,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "memory shape": (lambda: NTXentLoss(memory_bank_size=(1, 2, 3)), "expected a number of keys"),
     "dcl alone": (lambda: DCLLoss()(SEVEN[:1], SEVEN[:1]), "needs a second instance"),
     "vicreg alone": (lambda: VICRegLoss()(SEVEN[:1], SEVEN[:1]), "needs at least 2"),
+    "barlow alone": (lambda: BarlowTwinsLoss()(SEVEN[:1], SEVEN[:1]), "a correlation needs at least 2"),
     "vicreg shapes": (lambda: VICRegLoss()(SEVEN, SEVEN[:5]), "expected one shape"),
     "lambda": (lambda: LeJEPALoss(lambda_param=2.0), "lambda_param was 2.0"),
     "views": (lambda: LeJEPALoss()(local_proj=SEVEN, global_proj=SEVEN), "local_proj was torch.float32"),

@@ -22,6 +22,7 @@ from torch import Tensor
 import nearfar as nf
 from nearfar.core import scores
 from nearfar.losses import (
+    BarlowTwinsLoss,
     ClipLoss,
     DCLLoss,
     DCLWLoss,
@@ -88,6 +89,7 @@ PAIRS: dict[str, tuple[Loss, Loss, int]] = {
     "dcl": (DCLLoss(0.2), lightly.loss.DCLLoss(0.2), 2),
     "dclw": (DCLWLoss(0.2, sigma=0.3), lightly.loss.DCLWLoss(0.2, sigma=0.3), 2),
     "vicreg": (VICRegLoss(3.0, 2.0, 0.5, eps=1e-3), lightly.loss.VICRegLoss(3.0, 2.0, 0.5, eps=1e-3), 2),
+    "barlow": (BarlowTwinsLoss(0.1), lightly.loss.BarlowTwinsLoss(0.1), 2),
     "cosine": (NegativeCosineSimilarity(), lightly.loss.NegativeCosineSimilarity(), 2),
     "mnr dot": (ours_ranked(similarity_fct=dot_score), ranked(similarity_fct=dot_score), 3),
     "mnr distance": (

@@ -1,7 +1,8 @@
 """Losses with the call signatures people have in their loops: change the import, keep the loop.
 
     NTXentLoss(temperature, memory_bank_size)(z0, z1)            as in lightly, and so are DCLLoss, DCLWLoss,
-                                                                 VICRegLoss, NegativeCosineSimilarity, LeJEPALoss
+                                                                 VICRegLoss, BarlowTwinsLoss, LeJEPALoss,
+                                                                 NegativeCosineSimilarity
     ClipLoss()(images, texts, logit_scale)                       as in open_clip
     SigLipLoss()(images, texts, logit_scale, logit_bias)         as in open_clip
     MultipleNegativesRankingLoss(model)(features, labels)        as in sentence-transformers, or on embeddings
@@ -25,9 +26,16 @@ from nearfar.losses.pairs import (
     negative_mises_fisher_weights,
 )
 from nearfar.losses.ranking import MultipleNegativesRankingLoss
-from nearfar.losses.regularised import LeJEPALoss, NegativeCosineSimilarity, SIGRegLoss, VICRegLoss
+from nearfar.losses.regularised import (
+    BarlowTwinsLoss,
+    LeJEPALoss,
+    NegativeCosineSimilarity,
+    SIGRegLoss,
+    VICRegLoss,
+)
 
 __all__ = [
+    "BarlowTwinsLoss",
     "ClipLoss",
     "DCLLoss",
     "DCLWLoss",

@@ -14,8 +14,10 @@ from nearfar.parts.priors.regularisers import (
     REACH,
     STEADY,
     SIGReg,
+    correlation_error,
     covariance_energy,
     epps_pulley,
+    standardised,
     variance_hinge,
 )
 
@@ -76,6 +78,28 @@ class VICRegLoss(nn.Module):
                 variance = variance + variance_hinge(cloud, self.eps) / len(clouds[0])
                 covariance = covariance + covariance_energy(cloud) / len(clouds[0])
             return self.lambda_param * invariance + self.mu_param * variance / 2 + self.nu_param * covariance
+
+
+class BarlowTwinsLoss(nn.Module):
+    """sum_i (1 - C_ii)^2 + lambda sum_(i != j) C_ij^2, C the correlations over the batch between the dimensions of
+    z_a and of z_b (Zbontar et al. 2021, Eq. 1-2).
+
+    As `lightly.loss.BarlowTwinsLoss`; the parts are those of `nf.CrossCorrelation`. With `gather_distributed`,
+    means and deviations are those of the rows of all ranks.
+    """
+
+    def __init__(self, lambda_param: float = 5e-3, gather_distributed: bool = False) -> None:
+        super().__init__()
+        self.lambda_param, self.gather_distributed = lambda_param, check_gather(gather_distributed)
+
+    def forward(self, z_a: Float[Tensor, "n dim"], z_b: Float[Tensor, "n dim"]) -> Float[Tensor, ""]:
+        with torch.autocast(z_a.device.type, enabled=False):
+            views = check_paired(z_a=z_a, z_b=z_b)
+            rows = gather_layout(len(z_a), z_a.device, self.gather_distributed)
+            if rows.total < 2:
+                raise UserError("z_a has 1 row; a correlation needs at least 2")
+            first, second = (standardised(rows.all_gather(view)) for view in views)
+            return correlation_error(first, second, self.lambda_param)
 
 
 class SIGRegLoss(nn.Module):

@@ -104,7 +104,7 @@ class CrossCorrelation(AbstractPrior):
             raise UserError(f"prior.redundancy was {self.redundancy:g}; it must be at least 0")
 
     def __call__(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]:
-        views = [_standardised(cloud) for cloud in encoded.embeddings_per_view()]
+        views = [standardised(cloud) for cloud in encoded.embeddings_per_view()]
         keys = [view for view in range(len(views)) if view in encoded.keys] or list(range(len(views)))
         pairs = [(a, b) for b in keys for a in range(len(views)) if a < b or (a > b and a not in keys)]
         if not pairs:
@@ -112,17 +112,21 @@ class CrossCorrelation(AbstractPrior):
                 "prior=cross-correlation compares two views embedded by one network; use encoders=shared with "
                 "views.count=2 and views.symmetric=true"
             )
-        terms = [self._term(views[a], views[b]) for a, b in pairs]
+        terms = [correlation_error(views[a], views[b], self.redundancy) for a, b in pairs]
         return at(self.weight, progress) * torch.stack(terms).mean()
 
-    def _term(self, first: Float[Tensor, "row dim"], second: Float[Tensor, "row dim"]) -> Float[Tensor, ""]:
-        correlation = first.T @ second / len(first)
-        diagonal = correlation.diagonal()
-        others = correlation.square().sum() - diagonal.square().sum()
-        return (1.0 - diagonal).square().sum() + self.redundancy * others
+
+def correlation_error(
+    first: Float[Tensor, "row dim"], second: Float[Tensor, "row dim"], redundancy: float
+) -> Float[Tensor, ""]:
+    """sum_i (1 - C_ii)^2 + redundancy sum_(i != j) C_ij^2 of standardised views."""
+    correlation = first.T @ second / len(first)
+    diagonal = correlation.diagonal()
+    others = correlation.square().sum() - diagonal.square().sum()
+    return (1.0 - diagonal).square().sum() + redundancy * others
 
 
-def _standardised(cloud: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
+def standardised(cloud: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
     """Every dimension with mean 0 and variance 1 over the batch, as a batch norm without weights gives it."""
     centred = _centred(cloud)
     return centred / (centred.square().mean(dim=0) + BATCH_NORM_STEADY).sqrt()
