@@ -24,9 +24,9 @@ from nearfar.data import open_data
 
 VALIDATION = 2000
 NETWORK = "resnet8-w8"
-CROPS = "2x32,4x16"
-# pixels of two crops of 32 over those of two of 32 and four of 16
-EQUAL_PIXELS = 2 * 32**2 / (2 * 32**2 + 4 * 16**2)
+SIDE, CROPS = 16, "2x16,4x8"
+# pixels of two crops of 16 over those of two of 16 and four of 8
+EQUAL_PIXELS = 2 * 16**2 / (2 * 16**2 + 4 * 8**2)
 RECIPES = ("simclr", "moco", "byol", "barlow", "swav", "dino", "sigreg", "lejepa")
 ARMS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in RECIPES},
@@ -60,7 +60,16 @@ def measure(
     if file.exists():
         return dict(json.loads(file.read_text()))
     recipe, settings = ARMS[arm]
-    settings = {**settings, "backbone": NETWORK, "probe_every": 0, "held_out": 0, "workers": 1, **changes}
+    settings = {
+        **settings,
+        "backbone": NETWORK,
+        "image_size": SIDE,
+        "batch_size": 128,
+        "probe_every": 0,
+        "held_out": 0,
+        "workers": 1,
+        **changes,
+    }
     start = time.process_time()
     data = str(out / "train.npz")
     run = nf.pretrain(recipe, data, folder, quiet=True, seed=seed, epochs=epochs, config=settings)

@@ -207,6 +207,40 @@ PRESETS: dict[str, dict[str, Preset]] = {
             },
         ),
     },
+    "zbontar2021": {
+        "barlow": Preset(
+            "Zbontar et al. 2021, sec. 2.2",
+            {
+                **_LARGE,
+                "batch_size": 2048,
+                "lr": 1.6,  # 0.2 x batch / 256
+                "weight_decay": 1.5e-6,
+                "epochs": 1000,
+                "encoders.layers": 3,
+                "encoders.hidden": 8192,
+                "encoders.dim": 8192,
+                "prior.redundancy": 0.005,
+            },
+        ),
+    },
+    "caron2020": {
+        "swav": Preset(
+            "Caron et al. 2020, App. A, its model of 200 epochs; its prototypes do not move in the first epoch",
+            {
+                **_LARGE,
+                "lr": 4.8,
+                "weight_decay": 1e-6,
+                "epochs": 200,
+                "encoders.hidden": 2048,
+                "encoders.dim": 128,
+                "encoders.prototypes": 3000,
+                "image_size": 224,
+                "views.crops": "2x224,6x96",
+                "views.crop_scale": [0.14, 1.0],
+                "views.small": {"crop_scale": [0.05, 0.14]},
+            },
+        ),
+    },
     "bardes2022": {
         "vicreg": Preset(
             "Bardes et al. 2022, sec. 4.2",
