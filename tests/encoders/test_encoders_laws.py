@@ -1,6 +1,7 @@
 """Encoders: slow copies follow, every backbone takes any size and channel count."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -276,3 +277,39 @@ def test_dropout_acts_in_training_only() -> None:
 def test_bad_head_configs_get_a_sentence(bad: dict[str, float]) -> None:
     with pytest.raises(UserError, match=r"encoders\."):
         HeadConfig(**bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["resnet8-w8", "resnet20", "wrn-16-2", "shufflenetv1"])
+@pytest.mark.parametrize("norms", ["group", "group-ws", "none"])
+def test_other_norms_leave_instances_alone(name: str, norms: str) -> None:
+    """No batch norm is left, and in training mode no embedding depends on the rest of its batch."""
+    torch.manual_seed(0)
+    net = backbone(f"{name}+{norms}", 3, 16).double().train()
+    assert not any(isinstance(layer, nn.BatchNorm2d) for layer in net.modules())
+    assert any(isinstance(layer, nn.GroupNorm) for layer in net.modules()) == (norms != "none")
+    x = torch.randn(4, 3, 16, 16, dtype=torch.float64)
+    torch.testing.assert_close(net(x)[:1], net(x[:1]), rtol=1e-9, atol=1e-12)
+    together = backbone(name, 3, 16).double().train()
+    assert not torch.allclose(together(x)[:1], together(x[:2])[:1])
+
+
+def test_standardised_weights_have_mean_zero_and_no_scale() -> None:
+    """Qiao et al. 2019, Eq. 2 to 4: the output depends on the kernel's direction around its mean alone."""
+    torch.manual_seed(0)
+    net = backbone("resnet8-w8+group-ws", 3, 16).double()
+    layer: Any = net.conv1
+    weight, x = layer.weight.detach().clone(), torch.randn(2, 3, 9, 9, dtype=torch.float64)
+    centred = weight - weight.mean(dim=(1, 2, 3), keepdim=True)
+    kernel = centred / centred.square().sum(dim=(1, 2, 3), keepdim=True).sqrt()
+    torch.testing.assert_close(
+        layer(x), torch.nn.functional.conv2d(x, kernel, padding=1), rtol=1e-6, atol=1e-7
+    )
+    output = layer(x)
+    with torch.no_grad():
+        layer.weight.copy_(3 * weight + 0.7)
+    torch.testing.assert_close(layer(x), output, rtol=1e-6, atol=1e-7)
+
+
+def test_unknown_norms_are_refused() -> None:
+    with pytest.raises(UserError, match=r"backbone was 'resnet18\+layer'"):
+        backbone("resnet18+layer")

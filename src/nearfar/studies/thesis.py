@@ -8,6 +8,7 @@
                                                      core
     nearfar study byol-target data=cifar10:ROOT      what keeps BYOL from collapsing: the target's momentum, weight decay, the predictor
                                                      (sec. 8.1 and 8.2); 20 minutes of one core
+    nearfar study byol-norms data=cifar10:ROOT       whether batch norm replaces BYOL's negatives (Richemond et al. 2020); 12 minutes of one core
 
 A model has the thesis' own numbers. The batch is scaled: `batch` stands for the thesis' 1,024, and the
 learning rate grows with its square root (Chen et al. 2020, appendix B.1). `backbone` stands for its
@@ -417,6 +418,30 @@ def byol_target(setup: ImageSetup) -> Comparison:
     return Comparison("BYOL's target", arms, claims, {"knn": column, "linear": column})
 
 
+def byol_norms(setup: ImageSetup) -> Comparison:
+    """Batch norm in backbone and heads, in one of them, in neither, and what may replace it there."""
+    without = {"encoders.head": "mlp-plain"}
+    kinds = {"no norm": "none", "group norm": "group", "group norm, standardised weights": "group-ws"}
+    backbones = {name: {"backbone": f"{setup.backbone}+{norms}"} for name, norms in kinds.items()}
+    arms = {
+        "batch norm": StudyArm("byol"),
+        "batch norm in the heads": StudyArm("byol", {}, backbones["no norm"]),
+        "batch norm in the backbone": StudyArm("byol", without),
+        **{name: StudyArm("byol", without, budget) for name, budget in backbones.items()},
+    }
+    claims = [Claim(name, "no norm") for name in arms if name != "no norm"]
+    claims += [Claim("batch norm", "group norm, standardised weights")]
+    column = PaperColumn(
+        {
+            "batch norm": "74.3 on ImageNet",
+            "no norm": "collapses",
+            "group norm, standardised weights": "73.9",
+        },
+        "Richemond et al. 2020, sec. 3, linear evaluation of ResNet-50, 1,000 epochs",
+    )
+    return Comparison("Norms of BYOL", arms, claims, {"linear": column})
+
+
 def add_rankme(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
     """Adds RankMe, the number of directions that features use: low for a collapsed network."""
     rows = [mean_row(name, [v["rankme"] for v in figures[name] if v]) for name in comparison.arms]
@@ -439,6 +464,13 @@ STUDIES = (
         "byol-target",
         "Sáez Maldonado 2021, sec. 8: BYOL with tau of 0 to 1, without weight decay, without predictor",
         byol_target,
+        label_free_measures,
+        add_rankme,
+    ),
+    comparison_study(
+        "byol-norms",
+        "Richemond et al. 2020 in small: BYOL with batch norm, group norm, standardised weights, no norm",
+        byol_norms,
         label_free_measures,
         add_rankme,
     ),

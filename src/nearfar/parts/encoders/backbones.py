@@ -5,6 +5,7 @@
     resnet20, wrn-16-2, …         networks of CIFAR's size (small.py)
     vgg8, mobilenetv2, …          torchvision's layers; less downsampling for small inputs (mobile.py)
     timm/NAME                     any timm model (extra: nearfar[timm])
+    NAME+group, +group-ws, +none  one of the others with group norms, these and standardised weights, or no norms
 
 Every backbone carries `dim`, the width of its features, and takes any channel count and image size.
 """
@@ -13,7 +14,7 @@ import difflib
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from nearfar.errors import UserError, not_one_of
 from nearfar.parts.encoders.mobile import plain_mobilenet, plain_shufflenet, plain_vgg
+from nearfar.parts.encoders.norms import Norms, replace_norms
 from nearfar.parts.encoders.small import BasicBlock, shufflenet_v1, small_resnet, wide_resnet
 from nearfar.system.extras import need
 
@@ -143,7 +145,10 @@ def _resnets(depth: int, width: int) -> Make | None:
 
 def backbone_maker(name: str) -> Make | None:
     """What makes the network of that name; None if there is none. `xW` behind a name multiplies its
-    widths."""
+    widths, `+` is followed by other norms than batch norm."""
+    if match := re.fullmatch(r"([^+]+)\+(group|group-ws|none)", name):
+        make, norms = backbone_maker(match[1]), cast("Norms", match[2])
+        return make and (lambda c, s: replace_norms(make(c, s), norms))
     if match := re.fullmatch(r"resnet8-w(8|16|32)", name):
         base = int(match[1])
         return lambda c, s: ResNet8(base, c)

@@ -206,7 +206,10 @@ class HeadConfig:
         return layers[: layer_parts * self.cut] if self.cut else layers
 
     def make_predictor(self) -> nn.Module | None:
-        return None if self.predictor == "none" else mlp_head(self.dim, self.hidden, self.dim)
+        """The predictor, batch-normalised unless the head is an mlp without norm."""
+        if self.predictor == "none":
+            return None
+        return mlp_head(self.dim, self.hidden, self.dim, norm=self.head != "mlp-plain")
 
 
 class PlannedNetwork(Network):
