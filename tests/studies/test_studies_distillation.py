@@ -46,19 +46,23 @@ def test_remarks_have_verdicts_and_name_weak_teachers() -> None:
     figures = {
         pair: {
             TEACHER: [teacher],
-            STUDENT_ALONE: [0.40, 0.40],
+            STUDENT_ALONE: [0.40, 0.401],
             **{name: [0.40 + gain, 0.402 + gain] for name in objectives()},
         }
         for pair, teacher, gain in (("a>b", 0.50, 0.03), ("c>d", 0.39, 0.001))
     }
     remarks = make_remarks(figures)
-    assert "no better than its student alone in c>d" in remarks[0]
+    assert remarks[0].startswith("a>b: the teacher above its student alone holds: +9.9")
+    assert remarks[1].startswith("c>d: the teacher above its student alone does not hold: -1.1")
     crd = next(remark for remark in remarks if remark.startswith("CRD above the student alone"))
-    assert crd.startswith("CRD above the student alone, over pairs, not distinguishable: +1.7 points")
+    assert crd.startswith("CRD above the student alone not distinguishable: +1.6 points")
     assert crd.endswith("(+3.1 ± 0.1, +0.2 ± 0.1).")
-    assert any(
-        remark.startswith("L_0.1 above CRD, over pairs, not distinguishable: +0.0") for remark in remarks
-    )
+    assert any(remark.startswith("L_0.1 above CRD not distinguishable: +0.0") for remark in remarks)
+
+
+def test_one_pair_is_judged_by_its_seeds() -> None:
+    one = {TEACHER: [0.5], STUDENT_ALONE: [0.400, 0.410, 0.405], "KD": [0.420, 0.431, 0.424]}
+    assert make_remarks({"a>b": one})[1].startswith("KD above the student alone holds: +2.0 points")
 
 
 def test_bad_pair_is_one_sentence(tmp_path: Path) -> None:

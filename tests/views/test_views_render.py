@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -225,3 +226,15 @@ def unchanged(size: int) -> Parameters:
         sigma=np.zeros(1, dtype=np.float32),
         solarise=np.array([NEVER], dtype=np.float32),
     )
+
+
+@IMPLEMENTATIONS
+def test_three_taps_of_the_blur_are_the_kernel_of_the_thesis(render: Render) -> None:
+    """Sáez Maldonado 2021, Ex. 4: (1, 2, 1) times itself, over 16. e^(-1 / (2 sigma^2)) = 1/2 there."""
+    data = np.zeros((1, 7, 7, 3), dtype=np.uint8)
+    data[0, 3, 3] = 255
+    pixels = Pixels(data, np.array([[7, 7]], dtype=np.int32))
+    sigma = np.array([(2 * np.log(2)) ** -0.5], dtype=np.float32)
+    view = render(pixels, replace(unchanged(7), sigma=sigma), window(1, 7), 7, 3, np.zeros(3), np.ones(3))
+    taps = np.array((1, 2, 1))
+    np.testing.assert_allclose(view[0, 0, 2:5, 2:5], np.outer(taps, taps) / 16, atol=1e-6)

@@ -268,31 +268,28 @@ def gains(figures: PairFigures, name: str, base: str = STUDENT_ALONE) -> dict[st
 
 
 def make_remarks(figures: PairFigures) -> tuple[str, ...]:
-    teacher_gains = {
-        pair: by_name[TEACHER][0] - mean_and_spread(by_name[STUDENT_ALONE])[0]
-        for pair, by_name in figures.items()
-    }
-    weak = [pair for pair, gain in teacher_gains.items() if gain <= 0]
-    remarks = [
-        f"the teacher is no better than its student alone in {', '.join(weak)}: such a pair is inconclusive."
-        if weak
-        else "every teacher is better than its student alone, by "
-        + ", ".join(f"{100 * gain:.1f}" for gain in teacher_gains.values())
-        + " points."
-    ]
+    remarks = []
+    for pair, by_name in figures.items():
+        teacher_gains = [by_name[TEACHER][0] - top1 for top1 in by_name[STUDENT_ALONE]]
+        remarks.append(f"{pair}: the teacher above its student alone {verdict(teacher_gains)}.")
     compared = [name for name in next(iter(figures.values())) if name not in (TEACHER, STUDENT_ALONE)]
     for name in compared:
         by_pair = gains(figures, name)
         points = [mean_and_spread([100 * gain for gain in values]) for values in by_pair.values()]
         listed = ", ".join(plus_minus(*pair, sign="+") for pair in points)
-        means = [mean / 100 for mean, _ in points]
-        remarks.append(f"{name} above the student alone, over pairs, {verdict(means, 'pairs')} ({listed}).")
+        remarks.append(f"{name} above the student alone {_over_pairs(by_pair)} ({listed}).")
     for name, base in COMPARED:
         if name not in compared or base not in compared:
             continue
-        means = [mean_and_spread(values)[0] for values in gains(figures, name, base).values()]
-        remarks.append(f"{name} above {base}, over pairs, {verdict(means, 'pairs')}.")
+        remarks.append(f"{name} above {base} {_over_pairs(gains(figures, name, base))}.")
     return tuple(remarks)
+
+
+def _over_pairs(by_pair: Mapping[str, Sequence[float]]) -> str:
+    """The verdict over the means of several pairs, or over the seeds of one."""
+    if len(by_pair) == 1:
+        return verdict(next(iter(by_pair.values())))
+    return verdict([mean_and_spread(values)[0] for values in by_pair.values()], "pairs")
 
 
 STUDIES = (

@@ -28,6 +28,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nearfar.core.scores import streamed_scores
+from nearfar.core.statistics import mean_difference
 from nearfar.core.types import Certificate
 from nearfar.errors import UserError
 from nearfar.evaluate import LabelledFeatures, scores
@@ -35,7 +36,7 @@ from nearfar.modalities import Images
 from nearfar.parts.bounds import InfoNCE
 from nearfar.parts.negatives import InBatch
 from nearfar.run.trained import Run
-from nearfar.studies.comparison import Comparison, Figures, comparison_study
+from nearfar.studies.comparison import Comparison, Figures, comparison_study, paired
 from nearfar.studies.frame import StudyResult, StudyRow, StudyTable, mean_row
 from nearfar.studies.images import ImageSetup, StudyArm
 
@@ -197,10 +198,12 @@ def _remarks(
         [float(row.ours or 0.0) for row in t.rows if row.x is not None] for t in tables
     )
     means = [float(row.ours or 0.0) for row in linear]
-    best, spread = int(np.argmax(means)), max(row.spread or 0.0 for row in linear)
-    # a hump within the spread of seeds, or below one point, does not count
-    inside = means[best] - max(means[0], means[-1]) > max(1.0, 2 * spread)
-    shape = "an inverted U" if inside else "no inverted U that exceeds the spread of seeds"
+    best = int(np.argmax(means))
+    names = [strength_name(STRENGTHS[at]) for at in (best, 0, -1)]
+    ends = [mean_difference(paired(figures, names[0], end, "linear")).verdict for end in names[1:]]
+    shape = (
+        "an inverted U" if ends == ["better", "better"] else "no inverted U that exceeds the spread of seeds"
+    )
     runs = [one for seeds in figures.values() for one in seeds if one]
     temperatures, ceiling = [one["temperature"] for one in runs], runs[0]["ceiling"]
     near_ceiling = [f"{s:g}" for s, value in zip(STRENGTHS, nats, strict=True) if value > ceiling - 1]

@@ -113,7 +113,7 @@ def masked_scores(
     """The trained encoders' predictions of hidden symbols, by a softmax over the vocabulary."""
     tally = _Tally()
     with frozen(method.to(device)):
-        for read, hidden in _hidden(blocks, hiding, seed):
+        for read, hidden in hidden_symbols(blocks, hiding, seed):
             batch = Batch((read, hidden), torch.arange(len(read))).to(device)
             encoded = method.encoders.encode(batch, (0,), (1,))
             assert encoded.vocabulary is not None  # only encoders with a vocabulary take masked text
@@ -131,7 +131,7 @@ def frequency_scores(train: Texts, blocks: Texts, hiding: MakeViews, *, seed: in
         counts += np.bincount(data[data >= 0], minlength=len(train.symbols))
     log_p = torch.from_numpy(np.log(counts / counts.sum()))
     tally = _Tally()
-    for _, hidden in _hidden(blocks, hiding, seed):
+    for _, hidden in hidden_symbols(blocks, hiding, seed):
         targets = hidden[hidden >= 0]
         tally.add(log_p.expand(len(targets), -1), targets, (hidden >= 0).nonzero()[:, 0])
     return tally.measurement()
@@ -152,5 +152,6 @@ def _rows(count: int) -> list[np.ndarray]:
     return [np.arange(start, min(start + BLOCKS, count)) for start in range(0, count, BLOCKS)]
 
 
-def _hidden(blocks: Texts, hiding: MakeViews, seed: int) -> Any:
+def hidden_symbols(blocks: Texts, hiding: MakeViews, seed: int) -> Any:
+    """What is read of every block and what is hidden of it, some blocks at a time."""
     return (hiding(blocks.load(rows), seed, 0, rows) for rows in _rows(len(blocks)))
