@@ -63,7 +63,18 @@ def texts(folder: Path) -> Path:
 
 
 WRITERS = {"images": pictures, "recordings": recordings, "vectors": vectors, "texts": texts}
-OTHER_MODALITIES = ("cpc", "mlm", "infograph", "graphcl", "clip", "siglip", "cebra", "distill")
+OTHER_MODALITIES = (
+    "cpc",
+    "mlm",
+    "infograph",
+    "graphcl",
+    "dgi",
+    "grace",
+    "clip",
+    "siglip",
+    "cebra",
+    "distill",
+)
 IMAGE_RECIPES = [name for name in RECIPES if name not in OTHER_MODALITIES]
 FITTING = {
     "images": IMAGE_RECIPES,

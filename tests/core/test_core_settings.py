@@ -221,6 +221,9 @@ def test_a_parts_signature_is_its_schema() -> None:
         "dictionary": "mlm",
         "prototypes": "supervised",
         "infograph": "infograph",
+        "nodes": "grace",
+        "dgi": "dgi",
+        "corrupted": "dgi",
         "distillation": "distill",
     }
     for room, parts in ROOMS.items():

@@ -88,7 +88,7 @@ def test_a_tu_folder_is_read_as_it_was_written(tmp_path: Path) -> None:
             "names graph 1000000000000, but there are",
         ),  # memory for as many
         ("node_labels", "9" * 30, "holds a number beyond"),
-        ("node_labels", "1", "node labels for"),
+        ("node_labels", "1", r"TOY_node_labels.txt has 157 lines for 156 nodes"),
     ],
 )
 def test_inconsistent_tu_folder_is_refused(tmp_path: Path, file: str, line: str, sentence: str) -> None:
@@ -126,13 +126,14 @@ def test_a_subgraph_of_a_connected_graph_is_connected() -> None:
 
 def test_views_are_a_function_of_seed_epoch_instance_and_view() -> None:
     graphs, make = some(8), Perturb()
+    described: Any = GRAPH.reader.example_description(8)
     index = np.arange(8)
-    views = make.view(graphs, 3, 1, index, 0)
-    part = make.view(graphs[2:5], 3, 1, index[2:5], 0)
+    views = make.view(graphs, 3, 1, index, 0, described)
+    part = make.view(graphs[2:5], 3, 1, index[2:5], 0, described)
     for a, b in zip(views[2:5], part, strict=True):
         assert np.array_equal(a.labels, b.labels)
         assert np.array_equal(a.edges, b.edges)
-    second_views = make.view(graphs, 3, 1, index, 1)
+    second_views = make.view(graphs, 3, 1, index, 1, described)
     assert any(not np.array_equal(a.edges, b.edges) for a, b in zip(views, second_views, strict=True))
 
 
@@ -142,7 +143,8 @@ def test_packing_loses_nothing() -> None:
         unpacked_graphs = unpacked(table)
         assert np.array_equal(unpacked_graphs.labels, graph.labels)
         assert np.array_equal(unpacked_graphs.edges, graph.edges)
-    labels, edges, of = flattened(packed(graphs, 60))
+    labels, edges, of, attributes, _ = flattened(packed(graphs, 60))
+    assert attributes.shape == (len(labels), 0)
     assert labels.tolist() == np.concatenate([g.labels for g in graphs]).tolist()
     assert of.tolist() == [n for n, g in enumerate(graphs) for _ in g.labels]
     assert edges.shape[1] == sum(len(g.edges) for g in graphs)

@@ -31,7 +31,7 @@ def test_every_image_recipe_and_its_selections_are_in() -> None:
     names = set(entries())
     assert set(RECIPES) - names == {
         *("cpc", "mlm", "cebra", "la-neighbours", "supervised", "distill"),
-        *("infograph", "graphcl", "clip", "siglip"),
+        *("infograph", "graphcl", "dgi", "grace", "clip", "siglip"),
     }
     assert RECIPES["la-neighbours"].settings(9) == RECIPES["la-ring"].settings(9)
     assert {f"moco-ml-cpc-{ends}" for ends in ("1", "2-0.5", "5-0.2", "10-0.1")} <= names

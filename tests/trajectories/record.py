@@ -88,7 +88,7 @@ def record(names: list[str]) -> dict[str, Any]:
         for name in names:
             # graphs and pairs need their own data, and a student needs a teacher
             if (
-                RECIPES[name].choices["views"]["name"] in ("perturb", "both")
+                RECIPES[name].choices["views"]["name"] in ("perturb", "shuffle-nodes", "thin", "both")
                 or RECIPES[name].choices["encoders"]["name"] == "distilled"
             ):
                 continue

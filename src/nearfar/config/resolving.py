@@ -321,11 +321,14 @@ def check(
     try:
         checked = Settings(**settings)
         checked._parts = {**parts, VIEWS: views}
-        return checked
     except ValidationError as problem:
         first = problem.errors()[0]
         error = UserError(f"{first['loc'][0]} was {first['input']!r}; {expectation(problem)}")
         raise validator_error(problem) or error from None
+    role = None if "encoders" in described else ROOMS["encoders"][settings["encoders"]["name"]]
+    if checked.batch_size < 2 and not (role and (role.same_rows_in_views or role.gives_corrupted_keys)):
+        raise UserError(f"batch_size was {checked.batch_size}; expected a number of at least 2")
+    return checked
 
 
 def _planned(choice: str, section: Layer, plan: Mapping[str, Any]) -> Any:

@@ -70,7 +70,7 @@ class Settings(BaseModel):
     recipe: str
     data: str
     epochs: Integer = described("epochs", ge=1, le=MAX_EPOCHS)
-    batch_size: Integer = described("batch_size", ge=2, le=2**31)
+    batch_size: Integer = described("batch_size", ge=1, le=2**31)
     seed: Integer = described("seed", ge=0, lt=2**63)
     init: str | None = described("init")
     preset: str | None = described("preset")

@@ -178,6 +178,8 @@ class AbstractEncoders(AbstractPart, ABC):
 
     # what its embeddings are
     row_per_instance: bool = True  # False: rows are times, symbols, nodes or classes
+    same_rows_in_views: bool = False  # such rows are the same in every view
+    gives_corrupted_keys: bool = False  # keys of further views are of corrupted instances
     keys_are_symbols: bool = False  # keys are rows of a vocabulary, which `Encoded.vocabulary` holds
     width_setting: str = "dim"  # the setting that is the width of anchors and keys
     estimate_subject: str = "shared by two views"  # what an estimate of information is about

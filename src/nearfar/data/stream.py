@@ -44,12 +44,14 @@ class Stream:
         world: int = 1,
         device: torch.device | None = None,
     ) -> None:
-        if len(data) < 2:
-            raise UserError(f"data {data.name!r}: training needs at least 2 {data.unit}; found {len(data)}.")
+        if len(data) < data.min_instances:
+            raise UserError(
+                f"data {data.name!r}: training needs at least {data.min_instances} {data.unit}; found {len(data)}."
+            )
         if not 1 <= batch_size <= len(data):
             raise UserError(
                 f"batch_size is {batch_size}; data {data.name!r} have {counted(len(data), data.unit)} to train on, "
-                f"so expected 2 to {len(data)}."
+                f"so expected {data.min_instances} to {len(data)}."
             )
         if batch_size % world:
             raise UserError(

@@ -66,7 +66,7 @@ def held_out_estimate(
     with frozen(method):
         for batch in batches:
             pairs = method.pairs(batch)
-            if not pairs:
+            if not pairs or len(batch.index) < 2:
                 return None
             encoded, _ = method.encode_batch(batch)
             if any(key in encoded.index and key not in encoded.instance for key in encoded.keys):

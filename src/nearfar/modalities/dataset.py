@@ -120,6 +120,7 @@ class DataSet:
 
     modality: ClassVar[str]  # its name in `MODALITIES`
     unit: ClassVar[str]  # what one counts
+    min_instances: ClassVar[int] = 2  # fewest that one can train on
     stratified: ClassVar[bool] = True  # whether `parts` hold out a share of every class
     # fields with a row for each instance
     per_instance: ClassVar[tuple[str, ...]] = "labels", "rows", "cut_from"

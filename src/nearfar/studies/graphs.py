@@ -21,9 +21,9 @@ from nearfar.modalities.graph.scores import (
     network_features,
     rbf_kernel,
     svm_scores,
+    untrained_network,
     wl_kernel,
 )
-from nearfar.parts.encoders import graph_network
 from nearfar.studies.comparison import paired, verdict
 from nearfar.studies.frame import Study, StudyResult, StudyTable, Values, Workspace, mean_row
 from nearfar.sweeps.engine import Cell
@@ -74,16 +74,10 @@ def compute(cell: Cell, folder: Path) -> Values:
     kernels: dict[str, Callable[[], np.ndarray]] = {
         "node labels": lambda: rbf_kernel(label_counts(graphs).double().numpy()),
         "Weisfeiler-Lehman": lambda: wl_kernel(graphs.load(np.arange(len(graphs)))),
-        UNTRAINED: lambda: _kernel(_untrained_network(graphs, seed), graphs),
+        UNTRAINED: lambda: _kernel(untrained_network(graphs, seed), graphs),
     }
     kernel = kernels[arm]() if arm in kernels else _kernel(_trained_network(cell, graphs, folder), graphs)
     return {"top1": float(svm_scores(kernel, graphs.labels, seed, repeats=1)["top1"])}
-
-
-def _untrained_network(graphs: Any, seed: int) -> torch.nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return graph_network("gin", label_counts(graphs).shape[1])
 
 
 def _trained_network(cell: Cell, graphs: Any, folder: Path) -> torch.nn.Module:
@@ -100,10 +94,7 @@ def _trained_network(cell: Cell, graphs: Any, folder: Path) -> torch.nn.Module:
 
 
 def _kernel(network: torch.nn.Module, graphs: Any) -> np.ndarray:
-    from nearfar.modalities.graph.views import WholeGraph
-
-    device = torch.device("cpu")
-    return rbf_kernel(network_features(network.to(device), graphs, WholeGraph(device), device))
+    return rbf_kernel(network_features(network, graphs, network))
 
 
 STUDIES = (Study("graphs", "Sun et al. 2020 and You et al. 2020: graphs without labels, 10-fold SVM", run),)

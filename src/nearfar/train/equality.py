@@ -5,6 +5,7 @@ number of ranks, or taken from another rank's rows makes a difference of order o
 prints the differences for each recipe.
 """
 
+import importlib.util
 import json
 import multiprocessing
 import tempfile
@@ -68,6 +69,9 @@ CASES: dict[str, dict[str, Any]] = {
     "supervised fsdp": {"recipe": "supervised", "sharding": "fsdp"},
     "distill": {"recipe": "distill", "objective": "crd+kd", "selection": {"sample": 8}},
 }
+GRAPH_CASES: dict[str, dict[str, Any]] = {name: {"recipe": name} for name in ("graphcl", "dgi", "grace")}
+if importlib.util.find_spec("torch_geometric"):  # of the extra `graph`
+    CASES |= GRAPH_CASES
 
 
 @dataclass(frozen=True)
@@ -170,7 +174,8 @@ def trajectory(
     """Trains the first steps of a small run."""
     layer = dict(case)
     recipe = layer.pop("recipe")
-    data = {"cpc": "recordings", "mlm": "text.txt"}.get(recipe, "pictures.npz")
+    of_recipe = {"cpc": "recordings", "mlm": "text.txt", **dict.fromkeys(GRAPH_CASES, "graphs")}
+    data = of_recipe.get(recipe, "pictures.npz")
     located = locate(str(folder / data))
     small = {
         "epochs": 1000,
@@ -218,7 +223,7 @@ def _flat(tensors: list[Tensor]) -> Tensor:
 
 
 def make_data(folder: Path, instances: int = INSTANCES) -> None:
-    """Writes small sets of images, recordings and text, from fixed seeds."""
+    """Writes small sets of images, recordings, graphs and text, from fixed seeds."""
     rng = np.random.default_rng(0)
     coarse = rng.integers(0, 256, (instances, 4, 4, 3))
     images = coarse.repeat(4, axis=1).repeat(4, axis=2) + rng.integers(-20, 20, (instances, 16, 16, 3))
@@ -241,3 +246,13 @@ def make_data(folder: Path, instances: int = INSTANCES) -> None:
             file.writeframes((tone * 8000).astype("<i2").tobytes())
     words = rng.choice(["near", "far", "ring", "ball", "cave", "view"], 3000)
     (folder / "text.txt").write_text(" ".join(words), encoding="utf-8")
+    sizes = 4 + np.arange(instances) % 5  # rings of nodes
+    first = 1 + np.cumsum(sizes) - sizes
+    files = {
+        "A": [f"{a + k}, {a + (k + 1) % n}" for a, n in zip(first, sizes, strict=True) for k in range(n)],
+        "graph_indicator": [str(number) for number, n in enumerate(sizes, 1) for _ in range(n)],
+        "node_labels": rng.integers(0, 3, sizes.sum()).astype(str).tolist(),
+    }
+    (folder / "graphs").mkdir()
+    for name, lines in files.items():
+        (folder / "graphs" / f"TOY_{name}.txt").write_text("\n".join(lines) + "\n")

@@ -3,15 +3,24 @@
 from nearfar.config.recipes.recipe import Recipe, Training
 from nearfar.core.method import Method
 from nearfar.core.schedules import learnt
-from nearfar.modalities.graph.views import Perturb
+from nearfar.modalities.graph.views import Perturb, Shuffle, Thin
 from nearfar.modalities.pairs.views import BothSides
 from nearfar.modalities.series.views import Neighbouring
 from nearfar.modalities.sound.views import Window
 from nearfar.modalities.text.views import Mask
 from nearfar.parts.bounds import BinaryNCE, InfoNCE, JensenShannon
-from nearfar.parts.critics import Cosine, Dot
-from nearfar.parts.encoders import HeadConfig, InfoGraph, MaskedSymbols, PerView, Predictive, Shared
-from nearfar.parts.negatives import Dictionary, InBatch
+from nearfar.parts.critics import Bilinear, Cosine, Dot
+from nearfar.parts.encoders import (
+    DeepGraphInfomax,
+    HeadConfig,
+    InfoGraph,
+    MaskedSymbols,
+    Nodes,
+    PerView,
+    Predictive,
+    Shared,
+)
+from nearfar.parts.negatives import Corrupted, Dictionary, InBatch
 from nearfar.parts.selections import Everyone
 
 
@@ -70,6 +79,28 @@ def graphcl() -> Method:
     )
 
 
+def dgi() -> Method:
+    return Method(
+        views=Shuffle(),
+        encoders=DeepGraphInfomax(HeadConfig("none")),
+        critic=Bilinear(),
+        negatives=Corrupted(),
+        selection=Everyone(),
+        bound=JensenShannon(),
+    )
+
+
+def grace() -> Method:
+    return Method(
+        views=Thin(),
+        encoders=Nodes(HeadConfig("mlp-plain", hidden=128, dim=128)),
+        critic=Cosine(0.4),
+        negatives=InBatch("both"),
+        selection=Everyone(),
+        bound=InfoNCE(),
+    )
+
+
 def clip() -> Method:
     return Method(
         views=BothSides(),
@@ -88,6 +119,7 @@ def siglip() -> Method:
 
 
 _GRAPHS = Training(lr=1e-3, weight_decay=0.0, batch_size=128, epochs=20)
+_NODES = Training(backbone="gcn-2", lr=1e-3, weight_decay=0.0, batch_size=32, epochs=20)
 _PAIRS = Training(lr=1e-3, weight_decay=1e-2)
 
 SEQUENCES: dict[str, Recipe] = {
@@ -122,6 +154,18 @@ GRAPHS: dict[str, Recipe] = {
         "graphs: SimCLR on graphs (You et al. 2020).",
         graphcl,
         _GRAPHS,
+    ),
+    "dgi": Recipe(
+        "A graph's summary must tell the graph's nodes from those of the same graph with its nodes shuffled: "
+        "features of nodes (Deep Graph Infomax, Veličković et al. 2019).",
+        dgi,
+        _NODES,
+    ),
+    "grace": Recipe(
+        "A node of one view must identify itself in another among all nodes of both, views without some edges "
+        "and features: SimCLR on nodes (GRACE, Zhu et al. 2020).",
+        grace,
+        _NODES,
     ),
 }
 PAIRS: dict[str, Recipe] = {

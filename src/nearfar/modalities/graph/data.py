@@ -1,22 +1,22 @@
 """Graphs: TU folders (Morris et al. 2020) or torch_geometric's data sets.
 
 A TU folder holds all graphs of a set in a few text files, a line for each edge, node or graph, counted from
-1. A node is its label; where nodes have no labels, its degree. Labels of edges and attributes of nodes are
-not read.
+1. `inputs` says what a network is shown of a node: its label, its degree, its attributes. Node labels that are
+not shown are classes of nodes, which `evaluate` predicts. Attributes of edges are not read.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from nearfar.errors import UserError
-from nearfar.modalities.base import AbstractReader, Collection, Decoded, Description
+from nearfar.modalities.base import AbstractReader, Choice, Collection, Decoded, StandardisedDescription
 from nearfar.modalities.dataset import DataSet, Unusable
 from nearfar.modalities.labels import Labels, set_fields
 from nearfar.system.untrusted import read_text
@@ -25,19 +25,27 @@ MAX_NUMBER = 2**53  # of any number in the files
 MAX_DEGREE = 64  # where nodes have no labels, the label is their degree, up to this
 HIDDEN = -1  # label of a node whose label is hidden
 EDGES, NODES, CLASSES, NODE_LABELS = "A", "graph_indicator", "graph_labels", "node_labels"
+ATTRIBUTES, EDGE_LABELS = "node_attributes", "edge_labels"
+# what is shown of a node; auto: labels, or attributes, or degree, the first of them that there is
+Inputs = Literal["auto", "labels", "degree", "attributes", "labels+attributes", "degree+attributes"]
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Labels of the nodes, and (from, to) of every edge in both directions."""
+    """Labels of the nodes, and (from, to) of every edge in both directions; attributes of the nodes, labels of
+    the edges, and classes of the nodes, where there are any. No network is shown the classes."""
 
     labels: Int[np.ndarray, "node"]
     edges: Int[np.ndarray, "edge 2"]
+    attributes: Float[np.ndarray, "node attribute"] | None = None
+    edge_labels: Int[np.ndarray, "edge"] | None = None
+    classes: Int[np.ndarray, "node"] | None = None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Graph):
             return NotImplemented
-        return np.array_equal(self.labels, other.labels) and np.array_equal(self.edges, other.edges)
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return all(np.array_equal(a, b) if a is not None and b is not None else a is b for a, b in pairs)
 
     __hash__ = None  # type: ignore[assignment]  # arrays may be written to
 
@@ -46,11 +54,48 @@ class Graph:
         place = np.full(len(self.labels), -1)
         place[nodes] = np.arange(len(nodes))
         ends = place[self.edges]
-        return Graph(self.labels[nodes], ends[(ends >= 0).all(axis=1)])
+        inside = (ends >= 0).all(axis=1)
+        return Graph(
+            self.labels[nodes],
+            ends[inside],
+            None if self.attributes is None else self.attributes[nodes],
+            None if self.edge_labels is None else self.edge_labels[inside],
+            None if self.classes is None else self.classes[nodes],
+        )
 
-    def labelled_by_degree(self) -> "Graph":
-        degree = np.bincount(self.edges[:, 0], minlength=len(self.labels))
-        return Graph(np.minimum(degree, MAX_DEGREE).astype(np.int64), self.edges)
+    def with_edges(self, rows: Int[np.ndarray, "some"] | np.ndarray) -> "Graph":
+        """The graph of all nodes and some of the directed edges."""
+        labels = None if self.edge_labels is None else self.edge_labels[rows]
+        return replace(self, edges=self.edges[rows], edge_labels=labels)
+
+    def to_bytes(self) -> bytes:
+        """All that it holds, for fingerprints."""
+        arrays = [array for array in vars(self).values() if array is not None]
+        kinds = ["<f4" if array.dtype.kind == "f" else "<i8" for array in arrays]
+        return b"".join(
+            repr(array.shape).encode() + np.ascontiguousarray(array.astype(kind)).tobytes()
+            for array, kind in zip(arrays, kinds, strict=True)
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.frombuffer(self.to_bytes(), dtype=np.uint8).astype(dtype or np.uint8)
+
+    def shown(self, inputs: Inputs, labelled: bool) -> "Graph":
+        """What `inputs` says of the nodes; `labelled`: whether they have labels at all."""
+        if inputs == "auto":
+            inputs = "labels" if labelled else "degree" if self.attributes is None else "attributes"
+        names = inputs.split("+")
+        if "labels" in names and not labelled:
+            raise Unusable(f"no node labels, but views.inputs is {inputs}")
+        if "attributes" in names and self.attributes is None:
+            raise Unusable(f"no node attributes, but views.inputs is {inputs}")
+        classes, labels = self.classes, self.labels
+        if "labels" not in names:
+            classes = labels if labelled and classes is None else classes
+            degree = np.minimum(np.bincount(self.edges[:, 0], minlength=len(labels)), MAX_DEGREE)
+            labels = degree.astype(np.int64) if "degree" in names else np.zeros_like(labels)
+        attributes = self.attributes if "attributes" in names else None
+        return replace(self, labels=labels, attributes=attributes, classes=classes)
 
 
 @dataclass(frozen=True)
@@ -69,53 +114,98 @@ class Graphs(DataSet):
 
     modality: ClassVar[str] = "graph"
     unit: ClassVar[str] = "graphs"
+    min_instances: ClassVar[int] = 1  # whose nodes are contrasted with one another
 
 
 @dataclass(frozen=True)
-class GraphDescription(Description):
-    """Any graph can be shown to a network; labels that were not in the training data count as hidden."""
+class GraphDescription(StandardisedDescription):
+    """Any graph can be shown to a network; labels that were not in the training data count as hidden. `mean`
+    and `std` are those of node attributes."""
 
     node_labels: int  # number of different labels
     most_nodes: int  # of the largest graph
+    edge_labels: int | None = None  # number of different ones; None: edges have no labels
+
+    def check_alike(self, data: Graphs, run_name: str) -> None:
+        width = _attribute_count(data.load(np.arange(1))[0])
+        if width != len(self.mean):
+            raise UserError(
+                f"{data.name} has {width} node attributes but {run_name} was trained on {len(self.mean)}"
+            )
+
+
+def _attribute_count(graph: Graph) -> int:
+    return 0 if graph.attributes is None else graph.attributes.shape[1]
 
 
 class GraphReader(AbstractReader):
     description_type = GraphDescription
     files = "graphs"
 
+    def options(self, *, inputs: Inputs = "auto", **values: Any) -> Mapping[str, Any]:
+        check_inputs(inputs)
+        return {"inputs": inputs, **super().options(**values)}
+
+    def options_for(self, views: Choice, size: int | None, description: Any) -> dict[str, Any]:
+        return {"inputs": views["inputs"]} if "inputs" in views else {}
+
     def claims(self, spec: str) -> bool:
         folder = Path(spec)
         return folder.is_dir() and tu_files(folder) is not None
 
     def open_spec(self, spec: str, options: Mapping[str, Any]) -> Graphs:
-        return read_tu(Path(spec), spec)
+        return read_tu(Path(spec), spec, options["inputs"])
 
     def convert(self, item: Any, options: Mapping[str, Any]) -> Decoded | None:
-        """torch_geometric's `Data`: `x` of one-hot labels (the highest counts), `edge_index` in both
-        directions."""
+        """torch_geometric's `Data`: `edge_index` in both directions; `x` of one-hot labels, or of attributes;
+        `y` with a class for each node, if it has as many rows as there are nodes."""
         edges = getattr(item, "edge_index", None)
         if not isinstance(edges, Tensor):
             return None
-        count, x = int(item.num_nodes), item.x
+        count, x, y = int(item.num_nodes), item.x, item.y
         ends = edges.detach().cpu().numpy().T.astype(np.int64)
         if not count or (len(ends) and not (ends.min() >= 0 and ends.max() < count)):
             raise Unusable("a graph without nodes, or with an edge to a node that does not exist")
-        if x is None:
-            graph = Graph(np.zeros(count, dtype=np.int64), ends).labelled_by_degree()
-        else:
-            graph = Graph(x.detach().cpu().argmax(dim=1).numpy(), ends)
-        return Decoded(graph, (count,), graph.labels.nbytes + graph.edges.nbytes)
+        graph, labelled = Graph(np.zeros(count, dtype=np.int64), ends), False
+        if x is not None:
+            rows = x.detach().cpu().numpy().reshape(count, -1).astype(np.float32)
+            labelled = bool((((rows == 0) | (rows == 1)).all(axis=1) & (rows.sum(axis=1) == 1)).all())
+            graph = replace(graph, **({"labels": rows.argmax(axis=1)} if labelled else {"attributes": rows}))
+        if isinstance(y, Tensor) and y.ndim and len(y) == count > 1 and not y.is_floating_point():
+            graph = replace(graph, classes=y.detach().cpu().numpy().reshape(count, -1)[:, 0].astype(np.int64))
+        graph = graph.shown(options["inputs"], labelled)
+        return Decoded(graph, (count,), len(graph.to_bytes()))
 
     def collect(self, collection: Collection, options: Mapping[str, Any]) -> Graphs:
         return Graphs(**collection.common(), store=GraphList(collection.all_contents()))
 
     def describe(self, data: Graphs, size: int | None) -> GraphDescription:
         graphs = data.load(np.arange(len(data)))
-        labels = 1 + max(int(graph.labels.max()) for graph in graphs)
-        return GraphDescription(data.fingerprint, len(data), labels, max(len(g.labels) for g in graphs))
+        edge_labels = [graph.edge_labels.max(initial=0) for graph in graphs if graph.edge_labels is not None]
+        mean: tuple[float, ...] = ()
+        std: tuple[float, ...] = ()
+        if graphs[0].attributes is not None:
+            rows = np.concatenate([graph.attributes for graph in graphs if graph.attributes is not None])
+            deviation = rows.std(axis=0, dtype=np.float64)
+            mean = tuple(rows.mean(axis=0, dtype=np.float64).tolist())
+            std = tuple(np.where(deviation > 0, deviation, 1.0).tolist())
+        return GraphDescription(
+            data.fingerprint,
+            len(data),
+            mean,
+            std,
+            1 + max(int(graph.labels.max()) for graph in graphs),
+            max(len(graph.labels) for graph in graphs),
+            1 + int(max(edge_labels)) if edge_labels else None,
+        )
 
     def example_description(self, instances: int) -> GraphDescription:
-        return GraphDescription("", instances, 7, 28)
+        return GraphDescription("", instances, (), (), 7, 28)
+
+
+def check_inputs(inputs: str) -> None:
+    if inputs not in get_args(Inputs):
+        raise UserError(f"views.inputs was {inputs!r}; expected one of {', '.join(get_args(Inputs))}")
 
 
 def tu_files(folder: Path) -> tuple[Path, str] | None:
@@ -129,7 +219,7 @@ def tu_files(folder: Path) -> tuple[Path, str] | None:
     return None
 
 
-def read_tu(folder: Path, spec: str) -> Graphs:
+def read_tu(folder: Path, spec: str, inputs: Inputs = "auto") -> Graphs:
     """The graphs of a TU folder, or an error about the first file that does not fit.
 
     torch_geometric's own reader checks nothing: a node label of 10^12 would allocate as many columns,
@@ -158,39 +248,56 @@ def read_tu(folder: Path, spec: str) -> Graphs:
             f"data {spec!r}: {name}_{NODES}.txt names graph {count}, but there are {len(graph_of)} nodes; "
             "every graph needs one."
         )
-    file = place / f"{name}_{NODE_LABELS}.txt"
-    node_labels = _codes(_numbers(file, 1, spec)[:, 0]) if file.exists() else np.zeros_like(graph_of)
-    if len(node_labels) != len(graph_of):
-        raise UserError(
-            f"data {spec!r}: {len(node_labels)} node labels for {len(graph_of)} nodes; expected one for each."
-        )
-    graphs = _split(graph_of - 1, node_labels, edges - 1, count, spec)
-    if not file.exists():
-        graphs = [graph.labelled_by_degree() for graph in graphs]
+    labels = _rows(place / f"{name}_{NODE_LABELS}.txt", int, len(graph_of), "nodes", spec)
+    attributes = _rows(place / f"{name}_{ATTRIBUTES}.txt", float, len(graph_of), "nodes", spec)
+    edge_labels = _rows(place / f"{name}_{EDGE_LABELS}.txt", int, len(edges), "edges", spec)
+    nodes = Graph(
+        np.zeros_like(graph_of) if labels is None else _codes(labels[:, 0]),
+        edges - 1,
+        None if attributes is None else attributes.astype(np.float32),
+        None if edge_labels is None else _codes(edge_labels[:, 0]),
+    )
+    try:
+        graphs = [
+            graph.shown(inputs, labels is not None) for graph in _split(graph_of - 1, nodes, count, spec)
+        ]
+    except Unusable as problem:
+        raise UserError(f"data {spec!r}: {problem}.") from None
     labelled = _classes(place / f"{name}_{CLASSES}.txt", count, spec)
     digest = hashlib.sha256()
     for graph in graphs:
-        for part in (graph.labels, graph.edges):
-            digest.update(repr(part.shape).encode() + np.ascontiguousarray(part.astype("<i8")).tobytes())
+        digest.update(graph.to_bytes())
     paths = [f"{name}#{number}" for number in range(count)]
     without = "the folder has no file of graph labels"
     return Graphs(**set_fields(spec, Graphs.unit, labelled, paths, digest, without), store=GraphList(graphs))
 
 
-def _split(graph_of: np.ndarray, labels: np.ndarray, edges: np.ndarray, count: int, spec: str) -> list[Graph]:
+def _split(graph_of: np.ndarray, joined: Graph, count: int, spec: str) -> list[Graph]:
     """The graphs one by one, every edge in both directions and once."""
+    edges = joined.edges
     if (graph_of[edges[:, 0]] != graph_of[edges[:, 1]]).any():
         wrong = int(np.flatnonzero(graph_of[edges[:, 0]] != graph_of[edges[:, 1]])[0])
         raise UserError(f"data {spec!r}: edge {wrong + 1} joins nodes of two graphs.")
-    directed = np.unique(np.concatenate([edges, edges[:, ::-1]]), axis=0)
+    directed, rows = np.unique(np.concatenate([edges, edges[:, ::-1]]), axis=0, return_index=True)
+    edge_labels = None if joined.edge_labels is None else joined.edge_labels[rows % max(1, len(edges))]
     nodes = np.searchsorted(graph_of, np.arange(count + 1))  # where the nodes of each graph begin
     starts = np.searchsorted(directed[:, 0], nodes)  # where its edges begin
     if (np.diff(nodes) == 0).any():
         raise UserError(
             f"data {spec!r}: graph {int(np.flatnonzero(np.diff(nodes) == 0)[0]) + 1} has no nodes."
         )
+
+    def part(rows: np.ndarray | None, bounds: np.ndarray, g: int) -> Any:
+        return None if rows is None else rows[bounds[g] : bounds[g + 1]]
+
     return [
-        Graph(labels[nodes[g] : nodes[g + 1]], directed[starts[g] : starts[g + 1]] - nodes[g])
+        Graph(
+            part(joined.labels, nodes, g),
+            part(directed, starts, g) - nodes[g],
+            part(joined.attributes, nodes, g),
+            part(edge_labels, starts, g),
+            part(joined.classes, nodes, g),
+        )
         for g in range(count)
     ]
 
@@ -211,18 +318,33 @@ def _codes(values: np.ndarray) -> np.ndarray:
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
-def _numbers(file: Path, columns: int, spec: str) -> np.ndarray:
+def _rows(file: Path, kind: type[int] | type[float], count: int, unit: str, spec: str) -> np.ndarray | None:
+    """The numbers of a file with a line for each of `count` nodes or edges; None: there is no such file."""
+    if not file.exists():
+        return None
+    rows = _numbers(file, 1 if kind is int else None, spec, kind)
+    if len(rows) != count:
+        raise UserError(
+            f"data {spec!r}: {file.name} has {len(rows)} lines for {count} {unit}; expected one for each."
+        )
+    return rows
+
+
+def _numbers(file: Path, columns: int | None, spec: str, kind: type[int] | type[float] = int) -> np.ndarray:
+    """The table in a file; columns None: as many as its first line has."""
     try:
         lines = [line for line in read_text(file).splitlines() if line.strip()]
-        rows = [[int(part) for part in line.split(",")] for line in lines]
+        rows = [[kind(part) for part in line.split(",")] for line in lines]
     except (ValueError, OSError) as problem:
         raise UserError(f"data {spec!r}: {file.name} cannot be read: {problem}.") from None
+    columns = len(rows[0]) if columns is None and rows else columns or 1
     if any(len(row) != columns for row in rows):
+        numbers = "whole numbers" if kind is int else "numbers"
         raise UserError(
-            f"data {spec!r}: {file.name} must hold {columns} whole numbers in each line, joined by commas."
+            f"data {spec!r}: {file.name} must hold {columns} {numbers} in each line, joined by commas."
         )
-    if any(abs(number) > MAX_NUMBER for row in rows for number in row):
+    if any(not abs(number) <= MAX_NUMBER for row in rows for number in row):
         raise UserError(
             f"data {spec!r}: {file.name} holds a number beyond {MAX_NUMBER}; expected smaller ones."
         )
-    return np.array(rows, dtype=np.int64).reshape(-1, columns)
+    return np.array(rows, dtype=np.int64 if kind is int else np.float64).reshape(-1, columns)

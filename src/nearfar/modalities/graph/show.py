@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from PIL import Image, ImageDraw
 from torch import Tensor
 
 from nearfar.modalities.base import AbstractPresenter, Features, MakeViews, Measure
 from nearfar.modalities.graph.data import Graph, GraphDescription
-from nearfar.modalities.graph.scores import label_counts, svm_measure
-from nearfar.modalities.graph.views import WholeGraph, unpacked
+from nearfar.modalities.graph.scores import label_counts, node_measure, svm_measure
+from nearfar.modalities.graph.views import unpacked
 from nearfar.modalities.showing import SIDE
 
 ROUNDS, SCALE = 60, 2  # of the layout; the picture is drawn larger and shrunk, which smooths its lines
@@ -22,13 +21,16 @@ MAX_LAYOUT_NODES = 300  # larger graphs are drawn as a circle
 
 
 class GraphPresenter(AbstractPresenter):
-    baseline_titles: ClassVar[Mapping[str, str]] = {"labels": "how often each node label occurs"}
+    baseline_titles: ClassVar[Mapping[str, str]] = {
+        "labels": "how often each node label occurs",
+        "inputs": "what a network is shown of each node",
+    }
 
     def baselines(self, plain_view: MakeViews) -> dict[str, Features]:
         return {"labels": label_counts}
 
     def measures(self) -> dict[str, Measure]:
-        return {"svm": svm_measure(WholeGraph(torch.device("cpu")))}
+        return {"svm": svm_measure(), "nodes": node_measure()}
 
     def pictures(self, loaded: list[Graph], description: GraphDescription) -> list[Image.Image]:
         return [draw_graph(graph, description.node_labels) for graph in loaded]

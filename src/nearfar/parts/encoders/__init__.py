@@ -9,6 +9,7 @@ from nearfar.parts.encoders.graphs import GRAPH_NETWORKS, GraphNetwork, InfoGrap
 from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network, linear_head, mlp_head, pictured
 from nearfar.parts.encoders.infomax import InfoMax
 from nearfar.parts.encoders.masked import MaskedSymbols, TokenTransformer
+from nearfar.parts.encoders.nodes import DeepGraphInfomax, Nodes
 from nearfar.parts.encoders.per_view import PerView
 from nearfar.parts.encoders.prototypes import Prototypes
 from nearfar.parts.encoders.roles import Momentum, Shared
@@ -20,6 +21,8 @@ PARTS: dict[str, Callable[..., AbstractEncoders]] = {
     "per-view": PerView,
     "infomax": InfoMax,
     "infograph": InfoGraph,
+    "nodes": Nodes,
+    "dgi": DeepGraphInfomax,
     "predictive": Predictive,
     "masked": MaskedSymbols,
     "prototypes": Prototypes,
@@ -31,6 +34,7 @@ __all__ = [
     "GRAPH_NETWORKS",
     "PARTS",
     "ConvGRU",
+    "DeepGraphInfomax",
     "Distilled",
     "GraphNetwork",
     "HeadConfig",
@@ -40,6 +44,7 @@ __all__ = [
     "MaskedSymbols",
     "Momentum",
     "Network",
+    "Nodes",
     "PerView",
     "Predictive",
     "Prototypes",

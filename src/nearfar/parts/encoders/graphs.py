@@ -2,9 +2,11 @@
 
 A graph is seen as a table of records, so that it is one tensor like any view, the instance first:
 
-    (NODE, label, 0)    its nodes in order; label -1: hidden
-    (EDGE, from, to)    both directions of every edge
-    (NOTHING, 0, 0)     padding
+    (NODE, label, 0, attributes)     its nodes in order; label -1: hidden
+    (EDGE, from, to, label)          both directions of every edge
+    (NOTHING, 0, 0)                  padding
+
+Attributes are the bits of float32 numbers, so the table is of whole numbers and no precision changes it.
 
 Convolutions are torch_geometric's; it is imported when a network is made.
 """
@@ -12,7 +14,7 @@ Convolutions are torch_geometric's; it is imported when a network is made.
 import itertools
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,79 +30,116 @@ from nearfar.system.extras import need
 
 NOTHING, NODE, EDGE = -1, 0, 1
 HIDDEN = -1  # label of a node whose own is not shown
+Convolution = Literal["gin", "gcn", "gine"]
 # (convolution, layers, width): GIN of 5 layers is InfoGraph's, of 3 GraphCL's; both have 32 units a layer
-GRAPH_NETWORKS: dict[str, tuple[Literal["gin", "gcn"], int, int]] = {
+GRAPH_NETWORKS: dict[str, tuple[Convolution, int, int]] = {
     "gin": ("gin", 3, 32),
     "gin-5": ("gin", 5, 32),
+    "gine": ("gine", 3, 32),
     "gcn": ("gcn", 3, 32),
+    "gcn-2": ("gcn", 2, 64),
     "gin-small": ("gin", 1, 8),
 }
 
 
-def flattened(
-    view: Int[Tensor, "graph record 3"],
-) -> tuple[Int[Tensor, "node"], Int[Tensor, "2 edge"], Int[Tensor, "node"]]:
-    """All graphs of a view as one: label of every node, edges between them, and which graph a node is of."""
+class JoinedGraphs(NamedTuple):
+    """All graphs of a view as one."""
+
+    labels: Int[Tensor, "node"]
+    edges: Int[Tensor, "2 edge"]
+    graph: Int[Tensor, "node"]  # which graph a node is of
+    attributes: Float[Tensor, "node column"]  # of the nodes, zeros in the columns that they have not
+    edge_labels: Int[Tensor, "edge"]
+
+
+def flattened(view: Int[Tensor, "graph record column"]) -> JoinedGraphs:
     nodes, edges = view[..., 0] == NODE, view[..., 0] == EDGE
     counts = nodes.sum(dim=1)
     first = counts.cumsum(dim=0) - counts
     graphs = torch.arange(len(view), device=view.device)
-    ends = (view[..., 1:] + first[:, None, None])[edges]
-    return view[..., 1][nodes], ends.T, graphs.repeat_interleave(counts)
+    ends = (view[..., 1:3] + first[:, None, None])[edges]
+    further = view[..., 3:]
+    attributes = further[nodes].to(torch.int32).view(torch.float32)
+    edge_labels = further[edges][:, 0] if further.shape[-1] else torch.zeros_like(ends[:, 0])
+    return JoinedGraphs(
+        view[..., 1][nodes], ends.T, graphs.repeat_interleave(counts), attributes, edge_labels
+    )
 
 
 class GraphNetwork(nn.Module):
-    """GIN (Xu et al. 2019) or GCN (Kipf & Welling 2017) over one-hot node labels, batch-normalised layer by
-    layer.
+    """GIN (Xu et al. 2019), GINE (Hu et al. 2020: a message is ReLU(x_j + W e), e the label of its edge) or GCN
+    (Kipf & Welling 2017) over one-hot node labels and node attributes, batch-normalised layer by layer.
 
     A node's features are the outputs of all layers side by side, a graph's their sums over its nodes (as
     InfoGraph and GraphCL have it).
     """
 
-    def __init__(self, convolution: Literal["gin", "gcn"], labels: int, layers: int, width: int) -> None:
+    def __init__(
+        self,
+        convolution: Convolution,
+        labels: int,
+        layers: int,
+        width: int,
+        *,
+        attributes: int = 0,
+        edge_labels: int = 1,
+    ) -> None:
         super().__init__()
-        self.labels, self.dim = labels, layers * width
+        self.labels, self.attributes, self.dim = labels, attributes, layers * width
+        self.edge_labels = edge_labels if convolution == "gine" else None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch's about its own torch.jit, on import
             kinds = need("torch_geometric.nn")
-        sizes = [labels, *[width] * layers]
-        self.layers = nn.ModuleList(
-            kinds.GCNConv(inputs, outputs)
-            if convolution == "gcn"
-            else kinds.GINConv(
-                nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU(inplace=True), nn.Linear(outputs, outputs))
+
+        def layer(inputs: int, outputs: int) -> nn.Module:
+            if convolution == "gcn":
+                return kinds.GCNConv(inputs, outputs)
+            mlp = nn.Sequential(
+                nn.Linear(inputs, outputs), nn.ReLU(inplace=True), nn.Linear(outputs, outputs)
             )
-            for inputs, outputs in itertools.pairwise(sizes)
-        )
+            return kinds.GINEConv(mlp, edge_dim=edge_labels) if convolution == "gine" else kinds.GINConv(mlp)
+
+        sizes = [labels + attributes, *[width] * layers]
+        self.layers = nn.ModuleList(layer(*pair) for pair in itertools.pairwise(sizes))
         self.norms = nn.ModuleList(nn.BatchNorm1d(width) for _ in range(layers))
 
-    def nodes(
-        self, view: Int[Tensor, "graph record 3"]
-    ) -> tuple[Float[Tensor, "node dim"], Int[Tensor, "node"]]:
-        """Features of every node of every graph, and which graph it is of."""
-        label, edges, graph = flattened(view)
+    def inputs(self, joined: JoinedGraphs) -> Float[Tensor, "node column"]:
+        """What the first layer is shown: the label one-hot, then the attributes."""
+        label = joined.labels
         visible = (label >= 0) & (label < self.labels)  # one that training never met is as good as hidden
         one_hot = F.one_hot(torch.where(visible, label, 0), self.labels) * visible[:, None]
-        x = one_hot.to(next(self.parameters()).dtype)
+        columns = torch.cat([one_hot.float(), joined.attributes[:, : self.attributes]], dim=1)
+        return columns.to(next(self.parameters()).dtype)
+
+    def nodes(
+        self, view: Int[Tensor, "graph record column"]
+    ) -> tuple[Float[Tensor, "node dim"], Int[Tensor, "node"]]:
+        """Features of every node of every graph, and which graph it is of."""
+        joined = flattened(view)
+        x = self.inputs(joined)
+        messages: tuple[Tensor, ...] = (joined.edges,)
+        if self.edge_labels is not None:
+            kinds = joined.edge_labels.clamp(max=self.edge_labels - 1)
+            messages += (F.one_hot(kinds, self.edge_labels).to(x.dtype),)
         layer_outputs = []
         for layer, norm in zip(self.layers, self.norms, strict=True):
-            x = norm(F.relu(layer(x, edges)))
+            x = norm(F.relu(layer(x, *messages)))
             layer_outputs.append(x)
-        return torch.cat(layer_outputs, dim=1), graph
+        return torch.cat(layer_outputs, dim=1), joined.graph
 
     def pooled(
         self, nodes: Float[Tensor, "node dim"], graph: Int[Tensor, "node"], graphs: int
     ) -> Float[Tensor, "graph dim"]:
         return nodes.new_zeros(graphs, self.dim).index_add(0, graph, nodes)
 
-    def forward(self, view: Int[Tensor, "graph record 3"]) -> Float[Tensor, "graph dim"]:
+    def forward(self, view: Int[Tensor, "graph record column"]) -> Float[Tensor, "graph dim"]:
         nodes, graph = self.nodes(view)
         return self.pooled(nodes, graph, len(view))
 
 
-def graph_network(name: str, labels: int) -> GraphNetwork:
+def graph_network(name: str, labels: int, *, attributes: int = 0, edge_labels: int = 1) -> GraphNetwork:
     convolution, layers, width = GRAPH_NETWORKS[name]
-    return GraphNetwork(convolution, labels, layers, width)
+    return GraphNetwork(convolution, labels, layers, width, attributes=attributes, edge_labels=edge_labels)
 
 
 class InfoGraph(nn.Module, AbstractOneNetwork):

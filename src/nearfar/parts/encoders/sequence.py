@@ -100,6 +100,20 @@ def _too_many_steps(steps: int, samples: int, strides: Strides) -> str | None:
     )
 
 
+def whole_instance_memory(
+    setting: str, rows: str, choices: Mapping[str, Any], parts: Mapping[str, Any]
+) -> str | None:
+    """The sentence for encoders that contrast rows of one instance with each other, beside a part that
+    remembers an instance as a whole; None if there is none."""
+    for room in ("negatives", "selection"):
+        if parts[room].remembers_instances:
+            return (
+                f"{setting} with {room}={choices[room]['name']}: {rows} are contrasted with each other, and "
+                "what remembers an instance as a whole cannot tell them apart"
+            )
+    return None
+
+
 class Predictive(nn.Module, AbstractEncoders):
     """Every frame's context predicts the frames 1 to `steps` ahead.
 
@@ -125,14 +139,8 @@ class Predictive(nn.Module, AbstractEncoders):
                 return too_long
         if encoders.get("others") != "times":
             return None
-        for room in ("negatives", "selection"):
-            if parts[room].remembers_instances:
-                return (
-                    f"encoders.others was times with {room}={choices[room]['name']}: times of one recording "
-                    "are contrasted with each other, and what remembers a recording as a whole cannot tell "
-                    "them apart; use encoders.others=sequences"
-                )
-        return None
+        memory = whole_instance_memory("encoders.others was times", "times of one recording", choices, parts)
+        return memory and f"{memory}; use encoders.others=sequences"
 
     def __init__(
         self,

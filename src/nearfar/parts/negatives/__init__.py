@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from nearfar.core.abstract import AbstractNegatives
 from nearfar.parts.negatives.bank import Bank
-from nearfar.parts.negatives.batch import Dictionary, InBatch, NoNegatives
+from nearfar.parts.negatives.batch import Corrupted, Dictionary, InBatch, NoNegatives
 from nearfar.parts.negatives.codes import Centred, Sinkhorn
 from nearfar.parts.negatives.queue import Queue, Support
 
@@ -14,6 +14,7 @@ PARTS: dict[str, Callable[..., AbstractNegatives]] = {
     "bank": Bank,
     "support": Support,
     "dictionary": Dictionary,
+    "corrupted": Corrupted,
     "sinkhorn": Sinkhorn,
     "centred": Centred,
     "none": NoNegatives,
@@ -23,6 +24,7 @@ __all__ = [
     "PARTS",
     "Bank",
     "Centred",
+    "Corrupted",
     "Dictionary",
     "InBatch",
     "NoNegatives",

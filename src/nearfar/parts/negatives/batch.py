@@ -100,7 +100,8 @@ class InBatch(AbstractNegatives):
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
-        if choices["negatives"]["views"] == "one" or parts["encoders"].row_per_instance:
+        encoders = parts["encoders"]
+        if choices["negatives"]["views"] == "one" or encoders.row_per_instance or encoders.same_rows_in_views:
             return None
         role = choices["encoders"]["name"]
         return (
@@ -133,6 +134,37 @@ class InBatch(AbstractNegatives):
         )
         return NegativeSampling(
             batch_size, key_views * negatives, exchangeable=False, reason=reason, positive_is_key=True
+        )
+
+
+class Corrupted(AbstractNegatives):
+    """Keys of corrupted instances, all of the batch, the anchor's own included (Veličković et al. 2019)."""
+
+    display_name = "corrupted instances"
+    equation = "the nodes of the corrupted graphs of the batch"
+
+    @staticmethod
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        if parts["encoders"].gives_corrupted_keys:
+            return None
+        role = choices["encoders"]["name"]
+        return f"negatives was corrupted with encoders={role}, which corrupt nothing; use encoders=dgi"
+
+    def candidates(self, keys: Mapping[int, Tensor], index: Tensor, key: int) -> Candidates:
+        corrupted = [keys[view] for view in sorted(keys) if view != key]
+        identity = EMPTY - 1 - index  # below zero: no instance
+        return Candidates(torch.cat(corrupted), identity.repeat(len(corrupted)))
+
+    def sampling(
+        self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
+    ) -> NegativeSampling:
+        reason = "negatives are nodes of corrupted graphs, not draws of p(v)"
+        return NegativeSampling(
+            batch_size,
+            batch_size * keys_per_instance,
+            exchangeable=False,
+            reason=reason,
+            positive_is_key=True,
         )
 
 
