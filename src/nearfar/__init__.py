@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         estimate_mi,
         fit_density,
         info,
+        mi_matrix,
         mi_over_lags,
         pointwise_mi,
         rank_columns,
@@ -151,7 +152,7 @@ _WHERE = {
     "nearfar.detect.run": "detect_run",
     "nearfar.parts.encoders": "backbone Distilled HeadConfig InfoMax Momentum Network PerView Shared",
     "nearfar.errors": "Stopped UserError",
-    "nearfar.estimate": "check_mi Estimate estimate_cmi estimate_kl estimate_mi fit_density info mi_over_lags pointwise_mi rank_columns "
+    "nearfar.estimate": "check_mi Estimate estimate_cmi estimate_kl estimate_mi fit_density info mi_matrix mi_over_lags pointwise_mi rank_columns "
     "total_correlation",
     "nearfar.evaluate": "evaluate_run",
     "nearfar.evaluate.knn": "knn",

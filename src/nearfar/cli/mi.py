@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
     mi = commands.add_parser(
         "mi",
         help="mutual information of two samples: best estimate, interval, proven lower limit",
-        usage="nearfar mi X Y [options] | nearfar mi TABLE --target COLUMN [options]",
+        usage="nearfar mi X Y [options] | nearfar mi TABLE --target COLUMN [options] | nearfar mi TABLE --matrix [options]",
         description="Mutual information of two samples: row i of X belongs to row i of Y. Files are .npy, "
         ".npz, "
         ".csv or .parquet; FILE:NAME takes one array or column, FILE:a,b several. With --target, every "
@@ -31,6 +31,7 @@ def add(commands: Any) -> None:
     mi.add_argument(
         "--target", metavar="COLUMN", help="rank the columns of X by their information about this one"
     )
+    mi.add_argument("--matrix", action="store_true", help="all pairs of columns of X")
     mi.add_argument("--given", metavar="FILE:NAME", help="condition on this sample: I(X; Y | GIVEN)")
     mi.add_argument("--lags", metavar="A:B", help="X and Y are series: I(x_t; y_(t+lag)) for lags A to B")
     mi.add_argument(
@@ -82,9 +83,14 @@ def add(commands: Any) -> None:
     mi.set_defaults(command=run)
 
 
+MAX_PAIRS = 30  # printed
 BOUND_OPTIONS = ("bound", "alpha", "critic", "negatives", "scaling")
 # options without effect, per mode; the modes in order of precedence
 UNUSED: dict[str, tuple[str, ...]] = {
+    "matrix": (
+        *BOUND_OPTIONS,
+        *("y", "target", "given", "lags", "check", "rows", "groups", "confidence", "no_baselines"),
+    ),
     "target": ("y", "given", "lags", "check", "rows", "no_baselines"),
     "check": ("given", "lags", "rows", "plot", "no_baselines"),
     "given": (*BOUND_OPTIONS, "lags", "rows", "plot", "no_baselines"),
@@ -110,6 +116,8 @@ def run(options: argparse.Namespace) -> int:
         if values[name] != DEFAULTS.get(name):
             option = "Y" if name == "y" else f"--{name.replace('_', '-')}"
             raise UserError(f"{option} has no effect with --{mode}; leave it out")
+    if mode == "matrix":
+        return _matrix(options)
     if mode == "target":
         return _rank(options)
     if options.y is None:
@@ -229,6 +237,38 @@ def _rank(options: argparse.Namespace) -> int:
     print(*text_table(rows, numbers=True), sep="\n")
     _print_notes(f"left out, {reason}: {', '.join(names)}" for reason, names in left_out.items() if names)
     _print_warnings({column.column: column.estimate.warnings for column in ranked})
+    return DONE
+
+
+def _matrix(options: argparse.Namespace) -> int:
+    from nearfar.estimate.matrix import mi_matrix
+    from nearfar.estimate.read import read_table
+
+    table, empty = read_table(options.x)
+    folds = {} if options.folds is None else {"folds": options.folds}
+    pairs = mi_matrix(table, discrete=options.discrete, seed=options.seed, **folds)
+    if options.plot is not None:
+        from nearfar.estimate.plot import draw_matrix
+
+        draw_matrix(pairs, options.plot)
+    left_out = {**dict.fromkeys(empty, "empty"), **pairs.left_out}
+    if options.json:
+        print(json.dumps({**pairs.as_json(), "left_out": left_out}))
+        return DONE
+    shown = min(len(pairs), MAX_PAIRS)
+    rows = [["x", "y", "nats", "p", "by"]]
+    for k in range(shown):
+        estimator = "full estimator" if pairs.refined[k] else "screening"
+        rows.append([pairs.x[k], pairs.y[k], f"{pairs.nats[k]:.4f}", f"{pairs.p_value[k]:.2g}", estimator])
+    print(*text_table(rows), sep="\n")
+    if shown < len(pairs):
+        print(f"{shown} of {len(pairs):,} pairs; --json prints all")
+    _print_notes(
+        [
+            "p for independence, corrected for all pairs",
+            *(f"left out, {reason}: {name}" for name, reason in left_out.items()),
+        ]
+    )
     return DONE
 
 

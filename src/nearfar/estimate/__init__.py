@@ -7,6 +7,7 @@ from nearfar.estimate.density import fit_density
 from nearfar.estimate.divergence import Divergence, estimate_kl
 from nearfar.estimate.fit import CriticTraining
 from nearfar.estimate.laws import check_mi
+from nearfar.estimate.matrix import MiMatrix, mi_matrix
 from nearfar.estimate.mi import estimate_mi
 from nearfar.estimate.result import Estimate
 from nearfar.estimate.table import RankedColumn, mi_over_lags, rank_columns
@@ -16,6 +17,7 @@ __all__ = [
     "Derived",
     "Divergence",
     "Estimate",
+    "MiMatrix",
     "RankedColumn",
     "check_mi",
     "estimate_cmi",
@@ -23,6 +25,7 @@ __all__ = [
     "estimate_mi",
     "fit_density",
     "info",
+    "mi_matrix",
     "mi_over_lags",
     "pointwise_mi",
     "rank_columns",

@@ -4,7 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from scipy.cluster.hierarchy import leaves_list, linkage
+from scipy.spatial.distance import squareform
+
 from nearfar.core.notebook import make_figure
+from nearfar.estimate.matrix import MiMatrix
 from nearfar.estimate.result import Estimate
 from nearfar.estimate.table import RankedColumn
 
@@ -181,3 +186,40 @@ def draw_lags(estimates: Mapping[int, Estimate], file: Path) -> None:
     axes.set_title("estimate with interval; red, at least", fontsize=11)
     axes.grid(axis="y", alpha=0.3)
     figure.savefig(file)
+
+
+def draw_matrix(matrix: MiMatrix, file: Path) -> None:
+    matrix_figure(matrix).savefig(file)
+
+
+def matrix_figure(matrix: MiMatrix) -> Any:
+    """A heat map of the nats, with columns in the order of a hierarchical clustering."""
+    from matplotlib.figure import Figure
+
+    nats = np.nan_to_num(matrix.matrix("nats"))
+    order = clustered_order(nats)
+    side = min(14.0, 3.0 + 0.22 * len(order))
+    figure = Figure(figsize=(side + 1, side), layout="constrained")
+    axes = figure.subplots()
+    shown = nats[np.ix_(order, order)]
+    np.fill_diagonal(shown, np.nan)
+    image = axes.imshow(shown, cmap="viridis", vmin=0)
+    figure.colorbar(image, ax=axes, label="nats", shrink=0.8)
+    if len(order) <= MAX_DRAWN:
+        names = [_short(matrix.columns[place]) for place in order]
+        axes.set_xticks(range(len(names)), names, rotation=90, fontsize=8)
+        axes.set_yticks(range(len(names)), names, fontsize=8)
+    else:
+        axes.set_xlabel(f"{len(order)} columns, similar ones beside one another")
+    return figure
+
+
+def clustered_order(nats: np.ndarray) -> list[int]:
+    """An order in which columns with much information about one another are close: leaves of average linkage
+    with the distance exp(-2 nats), which is 1 for independent columns."""
+    if len(nats) < 3:
+        return list(range(len(nats)))
+    distance = np.exp(-2 * (nats + nats.T) / 2)
+    np.fill_diagonal(distance, 0.0)
+    tree = linkage(squareform(distance, checks=False), "average", optimal_ordering=len(nats) <= 200)
+    return leaves_list(tree).tolist()

@@ -85,10 +85,11 @@ def read_pair(x: str, y: str) -> tuple[dict[str, Any], dict[str, Any], list[str]
     return selection.columns, rest, [note]
 
 
-def read_table(spec: str, target: str) -> tuple[dict[str, Any], list[str]]:
-    """Columns of a file, one of them the target, without empty ones; and the names of the empty ones."""
+def read_table(spec: str, target: str | None = None) -> tuple[dict[str, Any], list[str]]:
+    """Columns of a file without empty ones, and the names of the empty ones. `target` must be one of the
+    columns."""
     contents, first_line = _read_file(spec)
-    if target not in contents.columns:
+    if target is not None and target not in contents.columns:
         raise UserError(f"--target was {target}; {spec} has {', '.join(contents.columns)}")
     empty = [
         name

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from nearfar.errors import UserError
 from nearfar.estimate.columns import as_columns, is_empty, named_columns
@@ -37,7 +38,7 @@ def rank_columns(table: Any, target: Any, *, folds: int = 3, **options: Any) -> 
     `target`: the name of a column, or values of its own. Empty and constant columns are left out. Options are
     those of `estimate_mi`.
     """
-    columns = _columns_by_name(table)
+    columns = columns_by_name(table)
     target_name = "target"
     if isinstance(target, str):
         if target not in columns:
@@ -57,22 +58,24 @@ def rank_columns(table: Any, target: Any, *, folds: int = 3, **options: Any) -> 
     if not estimates:
         raise UserError("the table has no column beside the target that varies")
     # a p-value of exactly 0 is valid; only a chosen bound has none
-    p_values = {name: 1.0 if e.p_value is None else e.p_value for name, e in estimates.items()}
-    adjusted = holm(p_values)
-    ranked = [RankedColumn(name, estimate, adjusted[name]) for name, estimate in estimates.items()]
+    p_values = holm(np.array([1.0 if e.p_value is None else e.p_value for e in estimates.values()]))
+    ranked = [
+        RankedColumn(name, estimate, float(p))
+        for (name, estimate), p in zip(estimates.items(), p_values, strict=True)
+    ]
     return tuple(sorted(ranked, key=lambda column: -column.estimate.nats))
 
 
-def holm(p: dict[str, float]) -> dict[str, float]:
+def holm(p: Float[np.ndarray, "test"]) -> Float[np.ndarray, "test"]:
     """p-values that hold jointly (Holm 1979): the k-th smallest times the number of those not smaller."""
-    highest, adjusted = 0.0, {}
-    for k, (name, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
-        highest = max(highest, min(1.0, value * (len(p) - k)))
-        adjusted[name] = highest
+    order = np.argsort(p, kind="stable")
+    stepped = np.maximum.accumulate(np.minimum(1.0, p[order] * np.arange(len(p), 0, -1)))
+    adjusted = np.empty_like(p)
+    adjusted[order] = stepped
     return adjusted
 
 
-def _columns_by_name(table: Any) -> dict[str, Any]:
+def columns_by_name(table: Any) -> dict[str, Any]:
     """Columns by name, unconverted (words stay words)."""
     columns = dict(named_columns(table))
     if set(columns) != {""}:

@@ -1,0 +1,359 @@
+"""Mutual information of all pairs of columns of a table: a fast screening, then the full estimator where it matters.
+
+Screening compares four kinds of models of a pair by their evidence, all pairs at once by matrix products:
+
+    independence
+    Gaussian copula   -log(1 - r²) / 2 of the normal scores z, with the penalty log(n) / 2 of a parameter (BIC)
+    polynomials       Σ c² / 2 of the correlations c of Hermite polynomials He_1 … He_4 of the normal scores whose
+                      n c² exceeds 2 log n: the leading term of the information of a weak dependence
+    grid              2, 4, … 32 bins of equal frequency on either side; a Dirichlet prior around independence
+
+The evidence of a grid with counts N, margins p and q, and concentration A is the Pólya likelihood
+
+    Σ_ij [log Γ(N_ij + A p_i q_j) - log Γ(A p_i q_j) - N_ij log p_i q_j] - log Γ(n + A) + log Γ(A),
+
+relative to independence. A pair for which independence has the largest evidence has 0 nats. p-values are those of
+G-tests on the grids of 2, 4 and 8 bins (Bonferroni over the three), corrected for all pairs (Holm 1979).
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int64
+from scipy.special import gammaln, ndtri, xlogy
+from scipy.stats import chi2, rankdata
+
+from nearfar.errors import UserError
+from nearfar.estimate.columns import ColumnTable, as_columns
+from nearfar.estimate.mi import estimate_mi
+from nearfar.estimate.samples import discrete_columns
+from nearfar.estimate.table import columns_by_name, holm
+
+BINS = 32
+MIN_ROWS = 20
+MIN_EXPECTED = 5  # rows per cell of a grid, for the chi-squared law of its G statistic
+TESTED_BINS = (2, 4, 8)
+CELL_CONCENTRATION = 0.5  # of the Dirichlet prior, per cell (Jeffreys)
+BLOCK = 32  # columns on either side of a block of pairs: 32² pairs of 32² counts in float64 are 8 MB
+REFINED = 64  # pairs
+MAX_DEGREE = 4  # of Hermite polynomials
+MAX_WEAK = 0.3  # Σ c² up to which its half is close to the information
+
+
+@dataclass(frozen=True, eq=False)
+class MiMatrix:
+    """Mutual information of pairs of columns, a row for each pair, most nats first.
+
+    `pairs["nats"]` is a column; `pairs.matrix("nats")` has all columns on both sides; `pairs.to_pandas()` is a
+    frame.
+    """
+
+    columns: tuple[str, ...]
+    left_out: dict[str, str]  # columns that are not estimated, with the reason
+    x: tuple[str, ...]
+    y: tuple[str, ...]
+    nats: Float[np.ndarray, "pair"]
+    p_value: Float[np.ndarray, "pair"]  # for independence, corrected for all pairs
+    refined: Bool[np.ndarray, "pair"]  # by the full estimator
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.as_columns()[name]
+
+    def as_columns(self) -> dict[str, Any]:
+        return {
+            "x": self.x,
+            "y": self.y,
+            "nats": self.nats,
+            "p_value": self.p_value,
+            "refined": self.refined,
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        columns = {name: list(map(_plain, column)) for name, column in self.as_columns().items()}
+        pairs = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return {"columns": list(self.columns), "left_out": self.left_out, "pairs": pairs}
+
+    def matrix(self, name: str = "nats") -> Float[np.ndarray, "column column"]:
+        """A symmetric matrix of "nats" or "p_value"; NaN on the diagonal."""
+        place = {column: number for number, column in enumerate(self.columns)}
+        square = np.full((len(place), len(place)), np.nan)
+        rows, columns = [place[column] for column in self.x], [place[column] for column in self.y]
+        square[rows, columns] = square[columns, rows] = self[name]
+        return square
+
+    def to_pandas(self) -> Any:
+        import pandas
+
+        return pandas.DataFrame(self.as_columns())
+
+    def plot(self) -> Any:
+        """A matplotlib figure: a heat map of the nats, similar columns beside one another."""
+        from nearfar.estimate.plot import matrix_figure
+
+        return matrix_figure(self)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def mi_matrix(
+    table: Any, *, refine: int = REFINED, workers: int | None = None, discrete: str = "auto", **options: Any
+) -> MiMatrix:
+    """Mutual information of all pairs of columns in nats.
+
+    All pairs are screened in one pass. The `refine` pairs with the most nats are then estimated by
+    `estimate_mi` with `options`, in `workers` processes (default: one per core). Rows with a gap in either
+    column of a pair are left out of that pair. `discrete`: which columns are categories, as in `estimate_mi`.
+    """
+    if refine < 0:
+        raise UserError(f"refine was {refine}; expected a whole number from 0")
+    data = as_columns(columns_by_name(table), "table")
+    usable, left_out = _usable(data)
+    if len(usable) < 2:
+        raise UserError("the table has fewer than two columns that vary")
+    names = tuple(data.names[column] for column in usable)
+    values = data.values[:, usable]
+    is_category = data.words[usable] | _categories(values, discrete)
+    row, column = np.triu_indices(len(names), 1)
+    nats, p_value = screen(values, is_category)
+    order = np.argsort(-nats, kind="stable")
+    refined = np.zeros(len(nats), dtype=bool)
+    chosen = [pair for pair in order[:refine] if nats[pair] > 0]
+    samples = [
+        (values[:, row[pair]], values[:, column[pair]], is_category[[row[pair], column[pair]]])
+        for pair in chosen
+    ]
+    nats[chosen] = _refine(samples, workers, options)
+    refined[chosen] = True
+    order = np.argsort(-nats, kind="stable")
+    return MiMatrix(
+        names,
+        left_out,
+        tuple(names[place] for place in row[order]),
+        tuple(names[place] for place in column[order]),
+        nats[order],
+        holm(p_value)[order],
+        refined[order],
+    )
+
+
+def _usable(data: ColumnTable) -> tuple[list[int], dict[str, str]]:
+    """The columns that vary and have rows enough, and the reasons of the others."""
+    usable, left_out = [], {}
+    for column, name in enumerate(data.names):
+        present = data.values[~np.isnan(data.values[:, column]), column]
+        if len(present) < MIN_ROWS:
+            left_out[name] = (
+                f"{len(present)} of {len(data.values)} rows have a value; at least {MIN_ROWS} needed"
+            )
+        elif not np.isfinite(present).all():
+            left_out[name] = "it has infinite values"
+        elif (present == present[0]).all():
+            left_out[name] = "the same in every row"
+        else:
+            usable.append(column)
+    return usable, left_out
+
+
+def _categories(values: Float[np.ndarray, "sample column"], discrete: str) -> Bool[np.ndarray, "column"]:
+    kinds = [discrete_columns(column[~np.isnan(column), None], discrete)[0] for column in values.T]
+    return np.array(kinds)
+
+
+def _refine(
+    samples: Sequence[tuple[Any, Any, Any]], workers: int | None, options: dict[str, Any]
+) -> list[float]:
+    """Estimates of the full estimator, several processes at a time."""
+    import joblib  # a dependency of scikit-learn
+
+    workers = workers or os.cpu_count() or 1
+    tasks = (joblib.delayed(refined_nats)(*sample, options) for sample in samples)
+    return list(joblib.Parallel(n_jobs=min(workers, max(1, len(samples))))(tasks))
+
+
+def refined_nats(x: np.ndarray, y: np.ndarray, is_category: np.ndarray, options: dict[str, Any]) -> float:
+    complete = ~np.isnan(x) & ~np.isnan(y)
+    discrete = (is_category[:1], is_category[1:])
+    return estimate_mi(
+        x[complete], y[complete], **{"folds": 3, "baselines": False, "discrete": discrete, **options}
+    ).nats
+
+
+# --------------------------------------------------------------------------------------------- screening
+
+
+def screen(
+    values: Float[np.ndarray, "sample column"], is_category: Bool[np.ndarray, "column"]
+) -> tuple[Float[np.ndarray, "pair"], Float[np.ndarray, "pair"]]:
+    """Nats and uncorrected p-values of all pairs of columns, in the order of `np.triu_indices`. Gaps are NaN."""
+    codes = np.stack([bin_codes(values[:, k], is_category[k]) for k in range(values.shape[1])], axis=1)
+    scores = np.stack([normal_scores(values[:, k]) for k in range(values.shape[1])], axis=1)
+    count = values.shape[1]
+    nats, p_value = np.zeros((count, count)), np.ones((count, count))
+    for first in range(0, count, BLOCK):
+        for second in range(first, count, BLOCK):
+            left, right = slice(first, first + BLOCK), slice(second, second + BLOCK)
+            counts = _pair_counts(codes[:, left], codes[:, right])
+            block, p_value[left, right] = _grid_models(counts)
+            is_numeric = ~(is_category[left, None] | is_category[None, right])
+            smooth = _smooth_models(scores[:, left], scores[:, right])
+            nats[left, right] = _best([block, *((np.where(is_numeric, e, -np.inf), v) for e, v in smooth)])
+    pairs = np.triu_indices(count, 1)
+    return nats[pairs], p_value[pairs]
+
+
+Model = tuple[Float[np.ndarray, "left right"], Float[np.ndarray, "left right"]]  # evidence, nats
+
+
+def _best(models: Sequence[Model]) -> Float[np.ndarray, "left right"]:
+    """The nats of the model with the largest evidence; 0 where independence has it."""
+    evidence, nats = np.zeros_like(models[0][0]), np.zeros_like(models[0][0])
+    for model_evidence, model_nats in models:
+        nats = np.where(model_evidence > evidence, model_nats, nats)
+        evidence = np.maximum(evidence, model_evidence)
+    return np.maximum(nats, 0.0)
+
+
+def bin_codes(column: Float[np.ndarray, "sample"], is_category: bool) -> Int64[np.ndarray, "sample"]:
+    """Bins of equal frequency from 0 to `BINS` - 1, or categories by falling frequency; -1 for a gap. Equal
+    values share a bin."""
+    codes = np.full(len(column), -1, dtype=np.int64)
+    present = ~np.isnan(column)
+    if is_category:
+        _, inverse, frequency = np.unique(column[present], return_inverse=True, return_counts=True)
+        place = np.argsort(np.argsort(-frequency, kind="stable"))
+        codes[present] = np.minimum(place, BINS - 1)[inverse] * BINS // min(len(place), BINS)
+    else:
+        rank = (rankdata(column[present], "average") - 0.5) / present.sum()
+        codes[present] = np.floor(BINS * rank).astype(np.int64)
+    return codes
+
+
+def normal_scores(column: Float[np.ndarray, "sample"]) -> Float[np.ndarray, "sample"]:
+    """Normal quantiles of the ranks; NaN for gaps."""
+    scores = np.full(len(column), np.nan)
+    present = ~np.isnan(column)
+    scores[present] = ndtri((rankdata(column[present], "average") - 0.5) / present.sum())
+    return scores
+
+
+def _pair_counts(
+    left: Int64[np.ndarray, "sample left"], right: Int64[np.ndarray, "sample right"]
+) -> Float[np.ndarray, "left right bin bin"]:
+    """How often each pair of bins occurs. float32 is exact up to 2^24 rows."""
+    counts = _indicators(left).T @ _indicators(right)
+    shape = left.shape[1], BINS, right.shape[1], BINS
+    return counts.reshape(shape).transpose(0, 2, 1, 3).astype(np.float64)
+
+
+def _indicators(codes: Int64[np.ndarray, "sample column"]) -> Float[np.ndarray, "sample column*bin"]:
+    return (codes[:, :, None] == np.arange(BINS)).astype(np.float32).reshape(len(codes), -1)
+
+
+def _grid_models(
+    counts: Float[np.ndarray, "left right bin bin"],
+) -> tuple[Model, Float[np.ndarray, "left right"]]:
+    """The grid with the largest evidence for each pair, and the p-value of the G-tests."""
+    shape = counts.shape[:2]
+    evidence, nats, smallest_p = np.full(shape, -np.inf), np.zeros(shape), np.ones(shape)
+    for grid in _grids(counts):
+        grid_evidence, grid_nats = polya_evidence(grid)
+        better = grid_evidence > evidence
+        evidence, nats = np.where(better, grid_evidence, evidence), np.where(better, grid_nats, nats)
+        if grid.shape[2] == grid.shape[3] and grid.shape[2] in TESTED_BINS:
+            smallest_p = np.minimum(smallest_p, len(TESTED_BINS) * g_test(grid))
+    return (evidence, nats), np.minimum(smallest_p, 1.0)
+
+
+def _grids(counts: Float[np.ndarray, "left right bin bin"]) -> Iterator[Float[np.ndarray, "left right a b"]]:
+    """All grids of 2, 4, … `BINS` bins on either side, by merging neighbouring bins."""
+    left = counts
+    while left.shape[2] > 1:
+        grid = left
+        while grid.shape[3] > 1:
+            yield grid
+            grid = grid[..., 0::2] + grid[..., 1::2]
+        left = left[:, :, 0::2] + left[:, :, 1::2]
+
+
+def _expected(grid: Float[np.ndarray, "*pair a b"]) -> Float[np.ndarray, "*pair a b"]:
+    """Counts under independence with the margins of the grid."""
+    total = np.maximum(grid.sum(axis=(-2, -1), keepdims=True), 1.0)
+    return grid.sum(axis=-1, keepdims=True) * grid.sum(axis=-2, keepdims=True) / total
+
+
+def polya_evidence(grid: Float[np.ndarray, "*pair a b"]) -> tuple[Any, Any]:
+    """Log evidence of the grid relative to independence (see above), and the nats of the posterior mean."""
+    total = grid.sum(axis=(-2, -1))
+    product = _expected(grid) / np.maximum(total, 1.0)[..., None, None]  # p_i q_j
+    possible = product > 0
+    concentration = CELL_CONCENTRATION * possible.sum(axis=(-2, -1))
+    prior = np.where(possible, concentration[..., None, None] * product, 1.0)
+    terms = gammaln(grid + prior) - gammaln(prior) - xlogy(grid, np.where(possible, product, 1.0))
+    evidence = (
+        np.where(possible, terms, 0.0).sum(axis=(-2, -1))
+        - gammaln(total + concentration)
+        + gammaln(concentration)
+    )
+    posterior = np.where(possible, grid + prior, 0.0) / (total + concentration)[..., None, None]
+    ratio = np.where(possible, posterior, 1.0) / np.where(possible, product, 1.0)
+    return evidence, xlogy(posterior, ratio).sum(axis=(-2, -1))
+
+
+def g_test(grid: Float[np.ndarray, "*pair a b"]) -> Float[np.ndarray, "*pair"]:
+    """p-values of the likelihood-ratio test of independence; 1 where a cell expects too few rows."""
+    expected = _expected(grid)
+    statistic = 2 * xlogy(grid, np.where(grid > 0, grid / np.maximum(expected, 1e-300), 1.0)).sum(
+        axis=(-2, -1)
+    )
+    rows, columns = ((grid.sum(axis=axis) > 0).sum(axis=-1) for axis in (-1, -2))
+    freedom = (rows - 1) * (columns - 1)
+    sparse = grid.sum(axis=(-2, -1)) < MIN_EXPECTED * rows * columns
+    return np.where(sparse | (freedom < 1), 1.0, chi2.sf(statistic, np.maximum(freedom, 1)))
+
+
+def _smooth_models(
+    left: Float[np.ndarray, "sample left"], right: Float[np.ndarray, "sample right"]
+) -> tuple[Model, Model]:
+    """The Gaussian copula and the polynomials, of normal scores, over the rows where both columns have one."""
+    rows = np.maximum((~np.isnan(left)).T.astype(float) @ (~np.isnan(right)).astype(float), 3.0)
+    squares = np.stack(
+        [np.stack([_correlation(p, q, rows) ** 2 for q in _hermite(right)]) for p in _hermite(left)]
+    )
+    square = np.minimum(squares[0, 0], 1 - 1e-12)
+    nats = -0.5 * np.log1p(-square)
+    gaussian = rows * nats - 0.5 * np.log(rows), nats - 0.5 / rows
+    penalty = 2 * np.log(rows)  # of a coefficient and of its choice among MAX_DEGREE²
+    clear = rows * squares > penalty
+    evidence = 0.5 * np.where(clear, rows * squares - penalty, 0.0).sum(axis=(0, 1))
+    total = np.where(clear, squares, 0.0).sum(axis=(0, 1))
+    weak = 0.5 * np.where(clear, squares - 1 / rows, 0.0).sum(axis=(0, 1))
+    return gaussian, (np.where(total <= MAX_WEAK, evidence, -np.inf), weak)
+
+
+def _hermite(scores: Float[np.ndarray, "sample column"]) -> list[Float[np.ndarray, "sample column"]]:
+    """He_1 to He_4 of normal scores."""
+    square = scores**2
+    return [scores, square - 1, scores * (square - 3), square * (square - 6) + 3][:MAX_DEGREE]
+
+
+def _correlation(
+    left: Float[np.ndarray, "sample left"],
+    right: Float[np.ndarray, "sample right"],
+    rows: Float[np.ndarray, "left right"],
+) -> Float[np.ndarray, "left right"]:
+    """Pearson's correlation of every pair over the rows where both have a value (NaN is a gap)."""
+    has_left, has_right = ((~np.isnan(side)).astype(float) for side in (left, right))
+    left, right = np.nan_to_num(left), np.nan_to_num(right)
+    mean_left, mean_right = left.T @ has_right / rows, has_left.T @ right / rows
+    covariance = left.T @ right / rows - mean_left * mean_right
+    variance_left = (left**2).T @ has_right / rows - mean_left**2
+    variance_right = has_left.T @ right**2 / rows - mean_right**2
+    return covariance / np.sqrt(np.maximum(variance_left * variance_right, 1e-300))
