@@ -23,7 +23,6 @@ from nearfar.estimate.ratios.stack import _drop_idle, _excess, mixture_weights
 from nearfar.estimate.ratios.tables import AssociationRatio, TableRatio
 from nearfar.estimate.ratios.transforms import AtomRatio, ProjectedRatio
 from nearfar.estimate.samples import CanonicalMap
-from nearfar.estimate.table import holm
 
 RNG = np.random.default_rng(0)
 N = 400
@@ -377,11 +376,6 @@ def test_permutations_have_the_mean_and_variance_of_hoeffding() -> None:
     block = block_statistics(f)
     assert block.excess == pytest.approx(np.trace(f) - np.mean(sums))
     assert block.variance == pytest.approx(np.var(sums))
-
-
-def test_holm_is_its_definition() -> None:
-    p = {"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.5}
-    assert holm(p) == pytest.approx({"a": 0.04, "c": 0.09, "b": 0.09, "d": 0.5})
 
 
 def test_multivariate_residual_ratio_is_that_of_a_spiral() -> None:

@@ -26,11 +26,13 @@ from jaxtyping import Bool, Float, Int64
 from scipy.special import gammaln, ndtri, xlogy
 from scipy.stats import chi2, rankdata
 
+from nearfar.core.statistics import holm
 from nearfar.errors import UserError
 from nearfar.estimate.columns import ColumnTable, as_columns
 from nearfar.estimate.mi import estimate_mi
 from nearfar.estimate.samples import discrete_columns
-from nearfar.estimate.table import columns_by_name, holm
+from nearfar.estimate.table import columns_by_name
+from nearfar.system.extras import need
 
 BINS = 32
 MIN_ROWS = 20
@@ -88,9 +90,7 @@ class MiMatrix:
         return square
 
     def to_pandas(self) -> Any:
-        import pandas
-
-        return pandas.DataFrame(self.as_columns())
+        return need("pandas").DataFrame(self.as_columns())
 
     def plot(self) -> Any:
         """A matplotlib figure: a heat map of the nats, similar columns beside one another."""
@@ -139,7 +139,7 @@ def mi_matrix(
         tuple(names[place] for place in row[order]),
         tuple(names[place] for place in column[order]),
         nats[order],
-        holm(p_value)[order],
+        np.array(holm(p_value.tolist()))[order],
         refined[order],
     )
 
@@ -171,8 +171,7 @@ def _refine(
     samples: Sequence[tuple[Any, Any, Any]], workers: int | None, options: dict[str, Any]
 ) -> list[float]:
     """Estimates of the full estimator, several processes at a time."""
-    import joblib  # a dependency of scikit-learn
-
+    joblib = need("joblib")  # a dependency of scikit-learn
     workers = workers or os.cpu_count() or 1
     tasks = (joblib.delayed(refined_nats)(*sample, options) for sample in samples)
     return list(joblib.Parallel(n_jobs=min(workers, max(1, len(samples))))(tasks))

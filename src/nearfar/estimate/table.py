@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
+from nearfar.core.statistics import holm
 from nearfar.errors import UserError
 from nearfar.estimate.columns import as_columns, is_empty, named_columns
 from nearfar.estimate.mi import estimate_mi
@@ -58,21 +58,12 @@ def rank_columns(table: Any, target: Any, *, folds: int = 3, **options: Any) -> 
     if not estimates:
         raise UserError("the table has no column beside the target that varies")
     # a p-value of exactly 0 is valid; only a chosen bound has none
-    p_values = holm(np.array([1.0 if e.p_value is None else e.p_value for e in estimates.values()]))
+    p_values = holm([1.0 if e.p_value is None else e.p_value for e in estimates.values()])
     ranked = [
-        RankedColumn(name, estimate, float(p))
+        RankedColumn(name, estimate, p)
         for (name, estimate), p in zip(estimates.items(), p_values, strict=True)
     ]
     return tuple(sorted(ranked, key=lambda column: -column.estimate.nats))
-
-
-def holm(p: Float[np.ndarray, "test"]) -> Float[np.ndarray, "test"]:
-    """p-values that hold jointly (Holm 1979): the k-th smallest times the number of those not smaller."""
-    order = np.argsort(p, kind="stable")
-    stepped = np.maximum.accumulate(np.minimum(1.0, p[order] * np.arange(len(p), 0, -1)))
-    adjusted = np.empty_like(p)
-    adjusted[order] = stepped
-    return adjusted
 
 
 def columns_by_name(table: Any) -> dict[str, Any]:
