@@ -36,7 +36,7 @@ LAYERS = [
     ("parts", "losses", "distributed", "testing"),
     ("modalities", "config", "estimate"),
     ("data", "run", "evaluate", "train"),
-    ("report", "sweeps", "studies", "simclrv2", "detect", "exported", "search", "bench"),
+    ("report", "sweeps", "studies", "simclrv2", "detect", "exported", "search", "sklearn", "bench"),
     ("cli", "__main__", "__init__"),
 ]
 
