@@ -166,6 +166,10 @@ def test_transparent_pictures_are_laid_on_white_everywhere(mode: str, side: int)
     item = MODALITIES["image"].reader.convert(Image.open(io.BytesIO(out.getvalue())), {"image_size": None})
     assert item is not None
     np.testing.assert_array_equal(item.content, decode(out.getvalue(), None))
+    if mode == "RGBA":
+        colours, opacity = np.split(np.asarray(rgba) / 255, [3], axis=2)
+        white = 255 * (colours * opacity + 1 - opacity)
+        np.testing.assert_allclose(item.content, white, atol=1)  # a byte of rounding
 
 
 def test_onnx_and_torch_export_equal_the_encoder(small: nf.Run, tmp_path: Path) -> None:
