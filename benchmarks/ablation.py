@@ -1,103 +1,188 @@
-"""Which candidate ratios of the estimator earn their place? Backward elimination over problems of known
-information.
+"""Which candidate ratios of the estimator earn their place? Backward elimination over calibration problems.
 
-    python benchmarks/ablation.py [N,N] [--fit FOLDER] [--problems SET,SET]     about 1.5 CPU-seconds per
-    problem at N = 300
+    python benchmarks/ablation.py FOLDER [--rows 300] [--problems 100] [--named 1] [--remove NAME,NAME]
 
-Every candidate is fitted once per problem: log ratios on rows left out of the fit give the weights, log
-ratios of fresh rows the value. Both are stored in FOLDER, and a second run continues. Stacks without a
-candidate are then made from the stored numbers alone. The error of a stack is its loss, truth less mean log
-ratio of fresh rows, a divergence that is never negative in expectation, divided by max(truth, 0.25). A round
-removes the candidates whose removal raises the mean error by at most one standard error over problems, at
-most a quarter of them at a time, the most useless first. Candidates that differ in which side they predict
-stand or fall together."""
+Every candidate is fitted once per problem, between all columns and between every block of columns: log ratios of
+rows left out of the fit give the weights, log ratios of fresh rows the value. Both are stored in FOLDER, and a
+second run continues. Stacks without a candidate are then made from the stored numbers alone. The loss of a stack is
+the mean exact log ratio of fresh rows less its own, divided by max(truth, 0.25). A round removes the candidates
+whose removal raises the mean loss by at most one standard error over problems and by at most MAX_RISE, the most
+useless first. Candidates that differ in which side they predict stand or fall together.
+"""
 
 import argparse
+import time
 import zlib
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
+from generators import calibration
 from hard_problems import hard_problems
 from problems import Problem, problems
 from random_problems import random_problems
 from scipy.special import logsumexp
 
+from nearfar.errors import UserError
 from nearfar.estimate.ratios import SideMap
-from nearfar.estimate.ratios.stack import CANDIDATES, MIN_WEIGHT, _clip, _excess, _split_rows, mixture_weights
-from nearfar.estimate.samples import check_pair
+from nearfar.estimate.ratios.blocks import find_blocks
+from nearfar.estimate.ratios.sides import SideRows
+from nearfar.estimate.ratios.stack import (
+    CANDIDATES,
+    MIN_WEIGHT,
+    _clip,
+    _compete,
+    _split_halves,
+    mixture_weights,
+)
+from nearfar.estimate.samples import check_pair, drop_shared_columns
 from nearfar.system.hardware import one_thread
 
+SERIES = 5  # of calibration problems; intervals are calibrated on another
 FRESH_ROWS = 2000
-MIN_TRUTH = 0.25  # nats: errors of weaker dependence are divided by this
+MIN_TRUTH = 0.25  # nats: losses of weaker dependence are divided by this
 IDLE_WEIGHT = 1e-3  # removing a candidate of less weight changes nothing
-MAX_REMOVED = 0.25  # share of the removable candidates per round
+MAX_RISE = 0.0015  # of the mean relative loss, by one removal
+MAX_REMOVED = 0.15  # share of the candidates per round
+BLOCKS = "blocks of columns"
 
-Table = tuple[list[str], np.ndarray, np.ndarray]  # names; log ratios of rows left out, and of fresh rows
-
-
-def problem_sets() -> dict[str, list[Problem]]:
-    return {"problems": problems(), "random": random_problems(40, 1), "hard": [p for p, _ in hard_problems()]}
+Sides = tuple[SideRows, SideRows]
 
 
-def fit_candidates(problem: Problem, n: int) -> Table:
-    """Log ratios of every candidate that applies, fitted to 4/5 of n rows as a fold of the estimator is."""
-    train = 4 * n // 5
-    x, y = problem.make(np.random.default_rng([n, zlib.crc32(problem.name.encode())]), train + FRESH_ROWS)
-    pair = check_pair(x, y, problem.options.get("discrete", "auto"))
-    maps = [SideMap.fit(side[:train], kind) for side, kind in zip((pair.x, pair.y), pair.kinds, strict=True)]
-    fitted, new_rows = (
-        tuple(m(side[rows]) for m, side in zip(maps, (pair.x, pair.y), strict=True))
-        for rows in (slice(0, train), slice(train, None))
-    )
-    splits = _split_rows(np.arange(train), 0)
-    names, unseen_values, fresh_values = [], [], []
+@dataclass(frozen=True)
+class Part:
+    """All columns, or a block of them: log ratios of each candidate."""
+
+    names: list[str]
+    unseen: np.ndarray  # (row left out, candidate)
+    fresh: np.ndarray  # (fresh row, candidate)
+    seconds: np.ndarray
+
+    def mixture(self, candidates: set[str]) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
+        """Log ratios of rows left out and of fresh rows under the stack of these candidates, and its weights."""
+        chosen = [k for k, name in enumerate(self.names) if name in candidates]
+        if not chosen:
+            return np.zeros(len(self.unseen)), np.zeros(len(self.fresh)), {}
+        unseen = np.column_stack([np.zeros(len(self.unseen)), self.unseen[:, chosen]])
+        fresh = np.column_stack([np.zeros(len(self.fresh)), self.fresh[:, chosen]])
+        weights = mixture_weights(unseen)
+        by_name = {self.names[k]: float(w) for k, w in zip(chosen, weights[1:], strict=True)}
+        weights[1:] *= weights[1:] >= MIN_WEIGHT
+        weights[0] = max(weights[0], 3 / (3 + len(unseen)))
+        if weights[1:].sum() == 0:
+            return np.zeros(len(unseen)), np.zeros(len(fresh)), by_name
+        weights[1:] *= (1 - weights[0]) / weights[1:].sum()
+        with np.errstate(divide="ignore"):
+            values = [logsumexp(table + np.log(weights), axis=1) for table in (unseen, fresh)]
+        return values[0], values[1], by_name
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A problem: all columns first, then every block."""
+
+    parts: list[Part]
+    oracle: float
+
+    def value(self, candidates: set[str]) -> tuple[float, set[str]]:
+        """Mean log ratio of fresh rows under the whole stack, and which candidates have weight in it."""
+        whole, *blocks = self.parts
+        used: set[str] = set()
+        if blocks:
+            mixtures = [block.mixture(candidates) for block in blocks]
+            unseen = np.sum([m[0] for m in mixtures], axis=0)
+            fresh = np.sum([m[1] for m in mixtures], axis=0)
+            used |= {name for m in mixtures for name, w in m[2].items() if w >= IDLE_WEIGHT}
+            whole = Part(
+                [*whole.names, BLOCKS],
+                np.column_stack([whole.unseen, unseen]),
+                np.column_stack([whole.fresh, fresh]),
+                whole.seconds,
+            )
+        _, fresh, weights = whole.mixture(candidates | {BLOCKS})
+        return float(fresh.mean()), used | {name for name, w in weights.items() if w >= IDLE_WEIGHT}
+
+
+def fit_part(train: Sides, fresh: Sides, halves: tuple[np.ndarray, np.ndarray]) -> Part:
+    sides = [(train[0][rows], train[1][rows]) for rows in halves]
+    names, unseen_values, fresh_values, seconds = [], [], [], []
     for name, fit in CANDIDATES.items():
-        values, excesses = [], []
-        for rows, unseen in splits:
-            ratio = fit(fitted[0][rows], fitted[1][rows], 0)
-            if ratio is None:
-                break
-            sides = fitted[0][unseen], fitted[1][unseen]
-            values.append(_clip(ratio.pairs(*sides)))
-            excesses.append(_excess(ratio, *sides))
-        ratio = fit(fitted[0], fitted[1], 0) if len(values) == len(splits) else None
-        if ratio is not None:
-            excess = float(np.mean(excesses))
+        start = time.process_time()
+        entry = _compete(fit, train, sides, sides[::-1], 0, np.full(len(sides[1][0]), -1e9))
+        ratio = None if entry is None else entry.refit()
+        if entry is not None and ratio is not None:
             names.append(name)
-            unseen_values.append(np.concatenate(values) - excess)
-            fresh_values.append(_clip(ratio.pairs(*new_rows)) - excess)
-    return names, np.column_stack(unseen_values), np.column_stack(fresh_values)
+            unseen_values.append(entry.values)
+            seconds.append(time.process_time() - start)
+            fresh_values.append(_clip(ratio.pairs(*fresh)) - entry.excess)
+    empty = np.empty((len(train[0]), 0)), np.empty((len(fresh[0]), 0))
+    return Part(
+        names,
+        np.column_stack([empty[0], *unseen_values]),
+        np.column_stack([empty[1], *fresh_values]),
+        np.array(seconds),
+    )
 
 
-def load_or_fit(problem: Problem, n: int, folder: Path) -> Table:
-    file = folder / f"{zlib.crc32(problem.name.encode()):08x}-{n}.npz"
+@cache
+def named_problems() -> dict[str, Problem]:
+    """The problems of earlier benchmarks, mostly of one or two columns a side."""
+    every = [*problems(), *random_problems(20, 1), *(problem for problem, _ in hard_problems())]
+    return {problem.name: problem for problem in every}
+
+
+def fit_problem(name: str, rows: int) -> Fitted:
+    """Every candidate fitted to 4/5 of the rows, as in a fold of the estimator."""
+    train = 4 * rows // 5
+    if name.isdigit():
+        sample = calibration.random_problem(SERIES, int(name)).sample(train + FRESH_ROWS, 1)
+        pair, oracle = check_pair(sample.x, sample.y), float(sample.log_ratio[train:].mean())
+    else:
+        problem = named_problems()[name]
+        rng = np.random.default_rng([rows, zlib.crc32(name.encode())])
+        x, y = problem.make(rng, train + FRESH_ROWS)
+        pair, oracle = check_pair(x, y, problem.options.get("discrete", "auto")), problem.truth
+    pair = drop_shared_columns(pair)
+    maps = [SideMap.fit(side[:train], kind) for side, kind in zip((pair.x, pair.y), pair.kinds, strict=True)]
+    fitted, fresh = (
+        (maps[0](pair.x[part]), maps[1](pair.y[part])) for part in (slice(0, train), slice(train, None))
+    )
+    halves = _split_halves(np.arange(train), 0)
+    parts = [fit_part(fitted, fresh, halves)]
+    for block in find_blocks(*fitted):
+        parts.append(fit_part(block.select(*fitted), block.select(*fresh), halves))
+    return Fitted(parts, oracle)
+
+
+def load_or_fit(name: str, rows: int, folder: Path) -> Fitted:
+    file = (
+        folder / f"{zlib.crc32(name.encode()):08x}-{rows}-{zlib.crc32(' '.join(CANDIDATES).encode()):08x}.npz"
+    )
     if not file.exists():
         with one_thread():
-            names, unseen, new_rows = fit_candidates(problem, n)
-        np.savez(file, names=np.array(names), unseen=unseen.astype("f4"), fresh=new_rows.astype("f4"))
+            fitted = fit_problem(name, rows)
+        arrays = {"oracle": np.array(fitted.oracle)}
+        for k, part in enumerate(fitted.parts):
+            arrays |= {
+                f"names{k}": np.array(part.names, dtype=str),
+                f"unseen{k}": part.unseen.astype("f4"),
+                f"fresh{k}": part.fresh.astype("f4"),
+                f"seconds{k}": part.seconds,
+            }
+        np.savez(file, allow_pickle=False, **arrays)
     with np.load(file) as stored:
-        return (
-            [str(name) for name in stored["names"]],
-            stored["unseen"].astype(float),
-            stored["fresh"].astype(float),
-        )
-
-
-def stack_value(table: Table, candidates: set[str]) -> tuple[float, dict[str, float]]:
-    """Mean log ratio of fresh rows under the stack of these candidates, and the weights on rows left out."""
-    names, unseen, new_rows = table
-    selected = [k for k, name in enumerate(names) if name in candidates]
-    if not selected:
-        return 0.0, {}
-    weights = mixture_weights(np.column_stack([np.zeros(len(unseen)), unseen[:, selected]]))
-    by_name = {names[k]: float(w) for k, w in zip(selected, weights[1:], strict=True)}
-    heavy = np.r_[True, weights[1:] >= MIN_WEIGHT]
-    if heavy.sum() == 1:
-        return 0.0, by_name
-    independence = max(weights[0], 3 / (3 + len(unseen)))
-    share = np.r_[independence, weights[1:] * heavy[1:] * (1 - independence) / weights[1:][heavy[1:]].sum()]
-    log_r = np.column_stack([np.zeros(len(new_rows)), new_rows[:, selected]])[:, heavy]
-    return float(logsumexp(log_r + np.log(share[heavy]), axis=1).mean()), by_name
+        count = sum(name.startswith("names") for name in stored)
+        parts = [
+            Part(
+                [str(name) for name in stored[f"names{k}"]],
+                stored[f"unseen{k}"].astype(float),
+                stored[f"fresh{k}"].astype(float),
+                stored[f"seconds{k}"],
+            )
+            for k in range(count)
+        ]
+        return Fitted(parts, float(stored["oracle"]))
 
 
 def unit(name: str) -> str:
@@ -109,67 +194,74 @@ def unit(name: str) -> str:
     )
 
 
-def eliminate(tables: list[Table], truths: np.ndarray, candidates: list[str]) -> None:
-    scale = np.maximum(truths, MIN_TRUTH)
+def eliminate(problems: list[Fitted], candidates: set[str]) -> None:
+    oracle = np.array([problem.oracle for problem in problems])
+    scale = np.maximum(oracle, MIN_TRUTH)
+    seconds: dict[str, float] = {}
+    for problem in problems:
+        for part in problem.parts:
+            for name, spent in zip(part.names, part.seconds, strict=True):
+                seconds[unit(name)] = seconds.get(unit(name), 0.0) + float(spent) / len(problems)
     remaining = set(candidates)
     while True:
-        base = [stack_value(table, remaining) for table in tables]
+        base = [problem.value(remaining) for problem in problems]
         units = sorted({unit(name) for name in remaining})
         change = {}
         for candidate in units:
             members = {name for name in remaining if unit(name) == candidate}
             loss = np.array(
                 [
-                    0.0
-                    if all(weights.get(name, 0.0) < IDLE_WEIGHT for name in members)
-                    else value - stack_value(table, remaining - members)[0]
-                    for table, (value, weights) in zip(tables, base, strict=True)
+                    value - problem.value(remaining - members)[0] if used & members else 0.0
+                    for problem, (value, used) in zip(problems, base, strict=True)
                 ]
             )
-            loss = loss / scale
+            loss /= scale
             change[candidate] = (
                 float(loss.mean()),
                 float(loss.std(ddof=1) / np.sqrt(len(loss))),
                 float(loss.max()),
             )
-        error = (truths - np.array([value for value, _ in base])) / scale
+        error = (oracle - np.array([value for value, _ in base])) / scale
+        total = sum(seconds.get(name, 0.0) for name in units)
         print(
-            f"\n{len(units)} candidates: mean relative error {error.mean():.4f}, median "
-            f"{np.median(error):.4f}"
+            f"\n{len(units)} candidates: mean relative loss {error.mean():.4f}, median {np.median(error):.4f}, "
+            f"{total:.3f} CPU-seconds"
         )
         for candidate, (mean, spread, largest) in sorted(change.items(), key=lambda item: -item[1][0]):
-            print(f"  without {candidate:<40}{mean:+.5f} ± {spread:.5f}  most {largest:+.3f}")
+            print(
+                f"  without {candidate:<34}{mean:+.5f} ± {spread:.5f}  most {largest:+.3f}  "
+                f"{1000 * seconds.get(candidate, 0.0):.1f} ms"
+            )
         removable = sorted(
-            (candidate for candidate in units if change[candidate][0] <= change[candidate][1]),
-            key=lambda candidate: change[candidate][0] / (change[candidate][1] + 1e-12),
+            (name for name in units if change[name][0] <= min(change[name][1], MAX_RISE)),
+            key=lambda name: change[name][0] - 1e-4 * seconds.get(name, 0.0),
         )
         if not removable:
             return
-        dropped = removable[: max(1, int(len(removable) * MAX_REMOVED))]
+        dropped = removable[: max(1, int(len(units) * MAX_REMOVED))]
         print("removed:", ", ".join(dropped), flush=True)
         remaining = {name for name in remaining if unit(name) not in dropped}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("sizes", nargs="?", default="300")
-    parser.add_argument("--fit", type=Path, default=Path("ablation"), help="folder of stored log ratios")
-    parser.add_argument("--problems", default="problems,random,hard")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rows", default="300")
+    parser.add_argument("--problems", type=int, default=100, help="random ones")
+    parser.add_argument("--named", type=int, default=1, help="every so many of the named ones; 0 for none")
+    parser.add_argument("--remove", default="", help="candidates that are left out from the start")
     options = parser.parse_args()
-    options.fit.mkdir(parents=True, exist_ok=True)
-    sets = problem_sets()
-    tables, truths = [], []
-    for n in map(int, options.sizes.split(",")):
-        for problem in (problem for name in options.problems.split(",") for problem in sets[name]):
+    options.folder.mkdir(parents=True, exist_ok=True)
+    names = [str(index) for index in range(options.problems)]
+    names += list(named_problems())[:: options.named] if options.named else []
+    fitted = []
+    for rows in options.rows.split(","):
+        for name in names:
             try:
-                tables.append(load_or_fit(problem, n, options.fit))
-            except Exception as error:
-                print(f"{problem.name} at {n}: {error}")
-                continue
-            truths.append(problem.truth)
-    eliminate(tables, np.array(truths), list(CANDIDATES))
+                fitted.append(load_or_fit(name, int(rows), options.folder))
+            except UserError as error:
+                print(f"{name}, {rows} rows: {error}")
+    eliminate(fitted, {name for name in CANDIDATES if name not in options.remove.split(",")})
 
 
 if __name__ == "__main__":

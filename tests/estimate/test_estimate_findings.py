@@ -2,22 +2,16 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import logsumexp
 
 import nearfar as nf
 from nearfar.estimate.crossfit import _unseen_level_share
 from nearfar.estimate.laws import check_equal
-from nearfar.estimate.ratios import CANDIDATES, SideMap, SideRows
+from nearfar.estimate.ratios import SideMap, SideRows
 from nearfar.estimate.ratios.gaussian import ComponentMap, GaussianRatio, UnmixedRatio
-from nearfar.estimate.ratios.network import MIN_GAIN, NetworkRatio
 from nearfar.estimate.ratios.smooth import MixtureRatio
-from nearfar.estimate.ratios.stack import _candidate
-from nearfar.estimate.samples import CanonicalMap
-from nearfar.parts.critics import Separable
 
 RNG = np.random.default_rng
 
@@ -86,7 +80,7 @@ def test_components_recover_mixtures_of_bent_sources() -> None:
     a, b = (m(z[:3000]) for m, z in zip(sides, (x, y), strict=True))
     c, d = (m(z[3000:]) for m, z in zip(sides, (x, y), strict=True))
     truth = -2 * math.log(1 - 0.64)
-    unmixed, unscaled = UnmixedRatio.fit(a, b, 0, scaled=True), GaussianRatio.fit(a, b, 0)
+    unmixed, unscaled = UnmixedRatio.fit(a, b, 0), GaussianRatio.fit(a, b, 0)
     assert unmixed is not None
     assert unscaled is not None
     assert float(unmixed.pairs(c, d).mean()) == pytest.approx(truth, abs=0.1)
@@ -95,20 +89,9 @@ def test_components_recover_mixtures_of_bent_sources() -> None:
 
 def test_components_are_a_rotation_of_white_columns() -> None:
     z = bent(1000, 3)[0]
-    components = ComponentMap.fit(half(z), 0, scaled=True)
+    components = ComponentMap.fit(half(z), 0)
     turned = (half(z).scaled - components.mean) @ components.rotation
     np.testing.assert_allclose(turned.T @ turned / len(z), np.eye(3), atol=1e-8)
-
-
-def test_screening_keeps_the_columns_that_are_correlated() -> None:
-    """200 columns against 3 with 150 rows: a canonical correlation of all would be 1, of those that stand out it is the true one."""
-    x, y = RNG(12).normal(size=(150, 200)), RNG(13).normal(size=(150, 3))
-    y[:, 1] += 2 * x[:, 17]
-    result = GaussianRatio.fit(half(x), half(y), 0, screened=True)
-    assert result is not None
-    assert np.flatnonzero(result.canonical.x_map.any(axis=1)).tolist() == [17]
-    assert np.flatnonzero(result.canonical.y_map.any(axis=1)).tolist() == [1]
-    assert GaussianRatio.fit(half(x), half(RNG(14).normal(size=(150, 3))), 0, screened=True) is None
 
 
 def test_local_gaussians_follow_a_curve() -> None:
@@ -122,41 +105,6 @@ def test_local_gaussians_follow_a_curve() -> None:
     assert fitted is not None
     unseen_rows = half(angle)[new], half(y)[new]
     assert float(local.pairs(*unseen_rows).mean()) > float(fitted.pairs(*unseen_rows).mean()) + 0.5
-
-
-def test_a_network_corrects_its_start_or_is_dropped() -> None:
-    """y_1 follows x_1 x_2: no correlation. Its ratio has mean one over keys; on Gaussian data it is not offered."""
-    gaussian = CANDIDATES["gaussian"]
-    x, e = RNG(17).normal(size=(2, 3000, 3))
-    y = np.column_stack([x[:, 0] * x[:, 1], e[:, 1:]]) + 0.3 * e[:, :1]
-    sides = half(x), half(y)
-    result = NetworkRatio.fit(*sides, 0, start=gaussian)
-    assert result is not None
-    few = np.arange(200)
-    a, b = sides[0][few], sides[1][few]
-    assert float(result.pairs(a, b).mean()) > MIN_GAIN + 0.2
-    assert float(np.exp(result.cross(a, b)).mean()) == pytest.approx(1, abs=0.3)
-    assert NetworkRatio.fit(half(x), half(0.5 * x + e), 0, start=gaussian) is None
-    assert NetworkRatio.fit(a, b, 0, start=gaussian) is None  # too few rows
-
-
-def test_a_network_starts_at_the_best_other_ratio() -> None:
-    """Before it has learned anything its ratio is that of its beginning, up to the level of every row; in the competition it begins at the best."""
-    x, e = RNG(17).normal(size=(2, 3000, 3))
-    y = np.column_stack([x[:, 0] * x[:, 1], e[:, 1:]]) + 0.3 * e[:, :1]
-    sides = half(x), half(y)
-    start = CANDIDATES["mixture of 4"](*sides, 0)
-    assert start is not None
-    silent = Separable(hidden=64, layers=2, activation="silu", dim=(7, 7), silent=True)
-    few = np.arange(300)
-    a, b = sides[0][few], sides[1][few]
-    initial = NetworkRatio(start, CanonicalMap.fit(sides[0].normal, sides[1].normal), silent, b)
-    expected = start.cross(a, b)
-    expected -= logsumexp(expected, axis=1, keepdims=True) - math.log(300)
-    np.testing.assert_allclose(initial.cross(a, b), expected, atol=1e-5)
-    some = {name: CANDIDATES[name] for name in ("gaussian", "mixture of 4")}
-    fit: Any = _candidate("network on mixture of 4", some)
-    assert fit.keywords == {"start": some["mixture of 4"]}
 
 
 def test_unseen_levels_widen_the_interval() -> None:

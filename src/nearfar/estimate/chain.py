@@ -18,7 +18,7 @@ from nearfar.core.types import Certificate
 from nearfar.errors import UserError
 from nearfar.estimate.columns import as_columns
 from nearfar.estimate.crossfit import FittedFold, fit_fold, pointwise_values
-from nearfar.estimate.interval import MIN_SPREAD, UNFITTED, best_estimate
+from nearfar.estimate.interval import MIN_SPREAD, UNFITTED, References, best_estimate, reference_values
 from nearfar.estimate.result import NatsResult
 from nearfar.estimate.rows import group_numbers, split_folds
 from nearfar.estimate.samples import Discrete, SamplePair, check_pair, check_varies, gap_notes
@@ -59,6 +59,7 @@ class CrossFit:
 
     folds: list[FittedFold]
     unit: np.ndarray
+    references: References
 
 
 def estimate_cmi(
@@ -100,7 +101,7 @@ def estimate_cmi(
         kinds=(joint.kinds[0][width:], joint.kinds[1]),
         names=(joint.names[0][width:], joint.names[1]),
     )
-    terms = [_cross_fit(pair, folds, seed) for pair in (joint, condition)]
+    terms = [cross_fit(pair, folds, seed) for pair in (joint, condition)]
     return _combine(
         terms, (1.0, -1.0), len(joint.x), confidence, "difference", "I((x, z); y) - I(z; y)", joint.notes
     )
@@ -119,7 +120,7 @@ def total_correlation(
     columns = _concatenate(values, values[:, :0], "x", (table.words, table.words[:0]))
     names = list(columns)
     terms = [
-        _cross_fit(
+        cross_fit(
             check_pair({name: columns[name] for name in names[:k]}, {names[k]: columns[names[k]]}, discrete),
             folds,
             seed,
@@ -147,18 +148,19 @@ def pointwise_mi(
     """
     pair = check_pair(x, y, discrete, groups)
     values = np.full(len(as_columns(x, "x").values), np.nan)
-    values[pair.rows] = pointwise_values(_cross_fit(pair, folds, seed).folds, len(pair.x))
+    values[pair.rows] = pointwise_values(cross_fit(pair, folds, seed).folds, len(pair.x))
     return values
 
 
-def _cross_fit(pair: SamplePair, folds: int, seed: int) -> CrossFit:
+def cross_fit(pair: SamplePair, folds: int, seed: int) -> CrossFit:
+    """The folds of I(x; y), and what other estimators say."""
     unit = group_numbers(pair.groups, len(pair.x))
     with one_thread():
         fitted = [
             fit_fold(pair.x, pair.y, pair.kinds, split, unit, seed + k)
             for k, split in enumerate(split_folds(unit, folds, seed))
         ]
-    return CrossFit(fitted, unit)
+    return CrossFit(fitted, unit, reference_values(pair, seed))
 
 
 def _concatenate(
@@ -185,7 +187,7 @@ def _combine(
     notes: tuple[str, ...],
 ) -> Derived:
     """The signed sum of the best estimates of all terms."""
-    best = [best_estimate(term.folds, term.unit, confidence) for term in terms]
+    best = [best_estimate(term.folds, term.unit, confidence, term.references) for term in terms]
     values = [pointwise_values(term.folds, rows) for term in terms]
     unit = terms[0].unit
     total = sum(sign * value for sign, value in zip(signs, values, strict=True))
@@ -193,10 +195,11 @@ def _combine(
     error = float(per_unit.std() / math.sqrt(len(per_unit)))
     nats = sum(sign * estimate.nats for sign, estimate in zip(signs, best, strict=True))
     # the upper spread of a subtracted term is a lower spread of the total
+    z = float(norm.ppf((1 + confidence) / 2))
     down, up = (
         math.hypot(
-            error,
-            MIN_SPREAD,
+            z * error,
+            z * MIN_SPREAD,
             *(
                 estimate.spread[end if sign > 0 else 1 - end]
                 for sign, estimate in zip(signs, best, strict=True)
@@ -204,10 +207,9 @@ def _combine(
         )
         for end in (0, 1)
     )
-    z = float(norm.ppf((1 + confidence) / 2))
     return Derived(
         max(0.0, nats),
-        (max(0.0, nats - z * down), max(0.0, nats) + z * up),
+        (max(0.0, nats - down), max(0.0, nats) + up),
         confidence,
         Certificate("not covered", CONDITION.format(kind, formula), None),
         tuple(estimate.nats for estimate in best),

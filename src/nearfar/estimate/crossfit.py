@@ -16,7 +16,7 @@ from scipy.stats import norm
 
 from nearfar.estimate.bound_choice import effective_samples
 from nearfar.estimate.measure import expected_variance
-from nearfar.estimate.ratios import Ratio, SideMap, SideRows, Stack, fit_stack, refit_on_half
+from nearfar.estimate.ratios import Ratio, SideMap, SideRows, Stack, fit_stack
 from nearfar.estimate.rows import Split, blocks
 from nearfar.estimate.samples import Array, Kinds
 
@@ -30,10 +30,6 @@ CHUNK = 10_000  # rows scored at a time
 FOLD_VARIANCE = 2.0  # variance of a mean over folds under independence, relative to independent folds
 CLEAR_ERRORS = 5.0  # standard errors above zero from which x and y are clearly dependent
 MIN_EFFECTIVE_SAMPLES = 10.0  # anchors and keys that must carry the mean of r
-
-FUNCTIONS_PER_NUMBER = 3.0  # location, scale and skew may each depend on the other side
-# degrees of freedom per row beyond which ratios are shrunk towards independence; rare levels have their own
-MAX_NUMBER_FREEDOM, MAX_LEVEL_FREEDOM = 1 / 32, 1 / 8
 
 EDGES = np.linspace(-5.0, 8.0, 27)  # bins of log ratios for calibration
 MIN_BIN_COUNT = 20
@@ -76,7 +72,6 @@ class FittedFold:
     step: float  # nats that are lost with half the rows to learn from
     block_size: int
     unseen_levels: float  # share of the unseen rows with a level that is not in the training rows
-    detectable: float  # minimum detectable information, nats
     rows_learned: int
 
     @property
@@ -98,10 +93,12 @@ def fit_fold(x: Array, y: Array, kinds: Kinds, split: Split, unit: np.ndarray, s
     size = LARGE_BLOCK if learned > NEAR_CEILING * math.log(BLOCK) else BLOCK
     draws = [[sides(rows) for rows in blocks(draw, size)[:MAX_BLOCKS]] for draw in split.draws]
     statistics = [[block_statistics(stack.cross(*pair)) for pair in draw] for draw in draws]
-    half_fit = refit_on_half(stack, *train, seed)
     unseen = sides(split.unseen)
     value = score_rows(stack, *unseen)
-    loss = float((value - score_rows(half_fit, *unseen)).mean())
+    losses = [
+        float((value - score_rows(half, *unseen)).mean()) - _level_change(half, draws[0], statistics[0])
+        for half in stack.halves
+    ]
     return FittedFold(
         stack=stack,
         rows=split.unseen,
@@ -112,25 +109,11 @@ def fit_fold(x: Array, y: Array, kinds: Kinds, split: Split, unit: np.ndarray, s
         bound=_mean_over_draws([[block.bound for block in draw] for draw in statistics]),
         terms=_mean_over_draws([[block.terms for block in draw] for draw in statistics]),
         learned=learned,
-        step=loss - _level_change(half_fit, draws[0], statistics[0]),
+        step=float(np.mean(losses)),
         block_size=min(len(block.bound) for block in statistics[0]),
         unseen_levels=_unseen_level_share(*unseen),
-        detectable=_detectable_information(*train),
         rows_learned=len(train_rows),
     )
-
-
-def _detectable_information(x: SideRows, y: SideRows) -> float:
-    """Minimum detectable information for this dimension and sample size, in nats.
-
-    A dependence with k free parameters costs k / 2n nats to learn from n rows (Wilks 1938), capped because
-    ratios are shrunk towards independence; chance moves that by its square root.
-    """
-    rows = len(x)
-    parameters = x.degrees_of_freedom(FUNCTIONS_PER_NUMBER) * y.degrees_of_freedom(FUNCTIONS_PER_NUMBER)
-    numeric = x.code is None and y.code is None
-    cap = rows * (MAX_NUMBER_FREEDOM if numeric else MAX_LEVEL_FREEDOM)
-    return (min(parameters, cap) + math.sqrt(2 * min(parameters, rows))) / (2 * rows)
 
 
 def _level_change(

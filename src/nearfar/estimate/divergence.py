@@ -17,7 +17,7 @@ from nearfar.core.types import Certificate
 from nearfar.errors import UserError
 from nearfar.estimate.certificates import with_row_check
 from nearfar.estimate.columns import stack_samples
-from nearfar.estimate.ratios import Ratio, SideMap, fit_stack, refit_on_half
+from nearfar.estimate.ratios import Ratio, SideMap, fit_stack
 from nearfar.estimate.result import AtLeast, NatsResult
 from nearfar.estimate.rows import RowCheck, is_dependent, split_folds
 from nearfar.estimate.samples import MIN_SAMPLES, discrete_columns, gap_notes
@@ -141,7 +141,6 @@ def _fit_fold(
     map_z, map_label = SideMap.fit(z[train_rows], kinds), SideMap.fit(label[train_rows], np.array([True]))
     train = map_z(z[train_rows]), map_label(label[train_rows])
     stack = fit_stack(*train, seed)
-    half_fit = refit_on_half(stack, *train, seed)
     rows, is_p = map_z(z[unseen]), label[unseen, 0] == 1
 
     def log_ratio(ratio: Ratio) -> np.ndarray:
@@ -152,7 +151,9 @@ def _fit_fold(
     numeric, from_p = z[:, ~kinds], label[train_rows, 0] == 1
     train_numeric = numeric[train_rows]
     tail = tail_gain(numeric[unseen][is_p], train_numeric[from_p], train_numeric[~from_p], f[is_p])
-    return FoldRatios(f[is_p], f[~is_p], log_ratio(half_fit)[is_p], tail)
+    return FoldRatios(
+        f[is_p], f[~is_p], np.mean([log_ratio(half)[is_p] for half in stack.halves], axis=0), tail
+    )
 
 
 def _divergence(

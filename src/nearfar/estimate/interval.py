@@ -1,37 +1,36 @@
-"""The best estimate and its interval, from cross-fitted folds.
+"""One rule for the best estimate and its interval: of mutual information, of sums and differences, of divergences.
 
     held out    mean log r of unseen rows - log of the mean of r under independence
-    missing     what the ratio misses
-    nats        held out + missing, where held out is clearly above zero
+    nats        held out + max(curve, fit / 2), where held out is clearly above zero
+    interval    nats - factor * below  to  nats + factor * above
 
-A mean over unseen rows is low by the divergence of the truth from the ratio. Two things measure it: halving
-the rows increases it (learning curve), and training rows look better by as much again (Akaike). Rows of a
-level that training did not see contribute nothing.
+A mean over unseen rows is low by the divergence of the truth from the ratio: k / 2n for k parameters. Two things
+measure it. Halving the rows adds as much again (`curve`), and training rows look better by twice as much (`fit`, Akaike
+1974). Rows of a level that training did not see are taken to be like the others. What no ratio expresses is not measured by the rows; a higher KSG is a sign of it, and so are many
+columns beside few rows.
 
-The upper end also allows for what no ratio can express: a share of the estimate that falls with the rows, the
-minimum detectable information, and rows of new levels. The constants are measured, not derived:
-benchmarks/report_information.py, on problems of known information.
+`below` and `above` are sums of such signs (`Signs`) with coefficients that are not derived but calibrated across problems of known information, by one command: `python benchmarks/calibrate_interval.py`. It writes
+calibration.json, whose `statement` says what 90 % means.
 """
 
+import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
 
 import numpy as np
 from scipy.stats import chi2, norm
 
+from nearfar.estimate.baselines import ksg_information
 from nearfar.estimate.crossfit import FOLD_VARIANCE, FittedFold, mean_expected_variance, normaliser
+from nearfar.estimate.samples import SamplePair
 
-# missing = min(1.2 curve + 0.2 fit, 0.6 curve + 0.4 fit): halving a small sample loses more than doubling it
-# gains,
-# and training rows look better also where the ratio is as good as it can be
-CURVE_FACTORS, FIT_FACTORS = (1.2, 0.6), (0.2, 0.4)
-SPREAD_BELOW, SPREAD_ABOVE = 0.5, 0.8  # standard deviation of what is missing, relative to it
-MISFIT = 0.9  # times rows^(-1/2): share of the estimate that no candidate may express; 0.03 at 1,000 rows
-NEW_LEVEL_FACTOR = 1.5  # of what rows of unseen levels would gain if they had been learned from
 MAX_UNSEEN_LEVELS = 0.9  # share of rows with unseen levels from which extrapolation stops
 CLEAR_ERRORS = 3.0  # standard errors above zero from which the interval treats folds as independent
 MIN_SPREAD = 0.002  # nats
+WIDTHS = {"1 column": 1, "2 to 9": 9, "10 to 99": 99, "100 and more": math.inf}  # columns of the wider side
 UNFITTED = (
     "no model could be fitted to these columns, so their information is unknown: the estimate is no evidence "
     "of "
@@ -40,37 +39,118 @@ UNFITTED = (
 
 
 @dataclass(frozen=True)
+class References:
+    """The number of columns of either side, and what KSG says about them."""
+
+    columns: tuple[int, int] = (1, 1)
+    ksg: float = 0.0
+
+
+def reference_values(pair: SamplePair, seed: int) -> References:
+    """KSG of the columns."""
+    columns = pair.x.shape[1], pair.y.shape[1]
+    return References(columns, max(0.0, ksg_information(pair.x, pair.y, seed)))
+
+
+@dataclass(frozen=True)
 class FoldSummary:
-    """The folds together, in nats except `unseen_levels`, `rows` and `units`."""
+    """The folds together, in nats except `unseen_levels`, `units` and `columns`."""
 
     held_out: float
     error: float  # standard error of `held_out`
     curve: float  # loss with half the rows to learn from
     fit: float  # gain of rows by being learned from
     unseen_levels: float  # share of rows with a level that training did not see
-    detectable: float  # minimum detectable information
-    rows: int  # learned from
     units: int  # independent rows
     model_based: bool  # too few pairs carry the normaliser: the ratio's own is used
+    references: References = References()
     fitted: bool = True  # whether any ratio could be fitted in every fold
+
+
+@dataclass(frozen=True)
+class Signs:
+    """Signs of what an estimate misses or may miss, each in nats and at least 0."""
+
+    error: float
+    learning: float  # what is measured to be missing, as far as the estimate is clearly above zero
+    fit: float
+    share: float  # of the estimate, falling like n^(-1/2): shapes that no ratio has, such as edges
+    ksg: float  # by which KSG is higher
+    rows: float  # n^(-1/2)
+    width: float  # log of the number of pairs of columns, times n^(-1/2)
+
+    @staticmethod
+    def of(summary: FoldSummary) -> "Signs":
+        positive, error = max(0.0, summary.held_out), summary.error
+        certainty = positive**2 / (positive**2 + (2 * error) ** 2 + 1e-12)
+        unseen = min(summary.unseen_levels, MAX_UNSEEN_LEVELS)
+        root = summary.units**-0.5
+        x_columns, y_columns = summary.references.columns
+        return Signs(
+            error=error,
+            learning=certainty * max(summary.curve, summary.fit / 2, positive * unseen / (1 - unseen)),
+            fit=summary.fit,
+            share=positive * root,
+            ksg=max(0.0, summary.references.ksg - positive),
+            rows=root,
+            width=math.log(x_columns * y_columns) * root,
+        )
+
+    def weighted(self, coefficients: Mapping[str, float]) -> float:
+        values = asdict(self)
+        return sum(coefficient * values[name] for name, coefficient in coefficients.items())
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Coefficients of the signs, and factors of the interval by width and confidence (calibration.json)."""
+
+    below: Mapping[str, float]
+    above: Mapping[str, float]
+    confidences: tuple[float, ...]
+    factors: Mapping[str, tuple[float, ...]]  # of `below` and `above`, by the width of the wider side
+
+    def factor(self, columns: tuple[int, int], confidence: float) -> float:
+        """Linear in the normal quantile between the calibrated confidences, proportional to it outside them."""
+        width = next(name for name, most in WIDTHS.items() if max(columns) <= most)
+        known = norm.ppf((1 + np.array(self.confidences)) / 2)
+        z, factors = float(norm.ppf((1 + confidence) / 2)), np.array(self.factors[width])
+        if z <= known[0] or z >= known[-1]:
+            nearest = 0 if z <= known[0] else -1
+            return float(factors[nearest] * z / known[nearest])
+        return float(np.interp(z, known, factors))
+
+
+@cache
+def calibration_table() -> Calibration:
+    text = files("nearfar.estimate").joinpath("calibration.json").read_text()
+    table = json.loads(text)
+    return Calibration(
+        **{name: table[name] for name in ("below", "above")},
+        confidences=tuple(table["confidences"]),
+        factors={width: tuple(factors) for width, factors in table["factors"].items()},
+    )
 
 
 @dataclass(frozen=True)
 class BestEstimate:
     nats: float
     interval: tuple[float, float]
-    spread: tuple[float, float]  # standard deviations beside the sampling error, below and above
+    half_widths: tuple[float, float]  # below and above the estimate, before ends are cut at zero
+    spread: tuple[float, float]  # the part of them that is not sampling error
     model_based: bool
     fitted: bool
     cut_from: float | None  # nats before the cut at 2 log n, if it was cut
     learning: Mapping[str, float]  # mean log ratio: of training rows, of unseen rows, with half the rows
 
 
-def best_estimate(folds: list[FittedFold], unit: np.ndarray, confidence: float) -> BestEstimate:
-    return estimate_from(summarise_folds(folds, int(unit.max()) + 1), confidence)
+def best_estimate(
+    folds: list[FittedFold], unit: np.ndarray, confidence: float, references: References
+) -> BestEstimate:
+    return estimate_from(summarise_folds(folds, int(unit.max()) + 1, references), confidence)
 
 
-def summarise_folds(folds: list[FittedFold], units: int) -> FoldSummary:
+def summarise_folds(folds: list[FittedFold], units: int, references: References) -> FoldSummary:
     rows = sum(len(fold.value) for fold in folds)
     levels = [normaliser(fold) for fold in folds]
     total = sum(fold.value.sum() - level * len(fold.value) for fold, level in zip(folds, levels, strict=True))
@@ -88,68 +168,47 @@ def summarise_folds(folds: list[FittedFold], units: int) -> FoldSummary:
         curve=max(0.0, sum(fold.step for fold in folds) / len(folds)),
         fit=max(0.0, sum(fold.learned - float(fold.value.mean()) for fold in folds) / len(folds)),
         unseen_levels=float(np.mean([fold.unseen_levels for fold in folds])),
-        detectable=float(np.mean([fold.detectable for fold in folds])),
-        rows=min(fold.rows_learned for fold in folds),
         units=units,
         model_based=any(
             level == 0.0 and fold.log_mean != 0.0 for fold, level in zip(folds, levels, strict=True)
         ),
+        references=references,
         fitted=all(fold.stack.candidates for fold in folds),
     )
 
 
-def estimate_from(summary: FoldSummary, confidence: float) -> BestEstimate:
-    held_out, error = summary.held_out, summary.error
-    positive = max(0.0, held_out)
-    # nothing is missing where nothing was found
-    certainty = positive**2 / (positive**2 + (2 * error) ** 2 + 1e-12)
-    learning = min(
-        a * summary.curve + b * summary.fit for a, b in zip(CURVE_FACTORS, FIT_FACTORS, strict=True)
-    )
-    # rows of unseen levels are taken to be like the others
-    unseen_levels = min(summary.unseen_levels, MAX_UNSEEN_LEVELS)
-    measured_loss = max(learning, positive * unseen_levels / (1 - unseen_levels))
-    missing = certainty * measured_loss
-    nats = held_out + missing
-    z = float(norm.ppf((1 + confidence) / 2))
-    spread_below = SPREAD_BELOW * missing
-    down = z * math.hypot(error, spread_below, MIN_SPREAD)
-    # the upper end counts the whole measured loss, or the minimum detectable information if that is more.
-    # What no
-    # ratio can express, hard edges above all, falls like the squared error of kernels at a jump
-    # (Donoho & Johnstone 1998): nats are lost in proportion to the square
-    misfit = MISFIT * summary.rows**-0.5 * positive
-    not_learned = max(SPREAD_ABOVE * measured_loss, summary.detectable)
-    spread_above = math.hypot(not_learned, misfit, NEW_LEVEL_FACTOR * unseen_levels * summary.fit)
-    up = _upper_quantile(nats, down, confidence) * math.hypot(error, spread_above, MIN_SPREAD)
+def estimate_from(summary: FoldSummary, confidence: float, table: Calibration | None = None) -> BestEstimate:
+    table = table or calibration_table()
+    signs = Signs.of(summary)
+    nats = summary.held_out + signs.learning
+    factor = table.factor(summary.references.columns, confidence)
+    down = factor * math.hypot(signs.weighted(table.below), MIN_SPREAD)
+    # a row of an unseen level may tell anything from 0 to log n nats
+    unseen = summary.unseen_levels * math.log(summary.units) / 2
+    up = factor * math.hypot(signs.weighted(table.above), unseen, MIN_SPREAD)
     # no ratio above the number of pairs can be seen in that many pairs
     highest = 2 * math.log(summary.units)
     # a one-parameter dependence of this size goes unnoticed
     unnoticed = float(chi2.ppf(confidence, 1)) / (2 * summary.units)
-    upper = float(max(unnoticed, max(0.0, nats) + up))
     # there is no upper end if no ratio was fitted, or beyond what this many rows can show
     limited = summary.fitted and nats <= highest
+    upper = float(max(unnoticed, max(0.0, nats) + up)) if limited else math.inf
+    sampling = float(norm.ppf((1 + confidence) / 2)) * summary.error
+    beyond = [math.sqrt(max(0.0, side**2 - sampling**2)) for side in (down, up)]
     return BestEstimate(
         float(min(highest, max(0.0, nats))),
-        (float(min(highest, max(0.0, nats - down))), upper if limited else math.inf),
-        (float(spread_below), float(spread_above) if limited else math.inf),
+        (float(min(highest, max(0.0, nats - down))), upper),
+        (down, up),
+        (beyond[0], beyond[1] if limited else math.inf),
         summary.model_based,
         summary.fitted,
         float(nats) if nats > highest else None,
-        {"learned": held_out + summary.fit, "unseen": held_out, "half": held_out - summary.curve},
+        {
+            "learned": summary.held_out + summary.fit,
+            "unseen": summary.held_out,
+            "half": summary.held_out - summary.curve,
+        },
     )
-
-
-def _upper_quantile(nats: float, down: float, confidence: float) -> float:
-    """Standard deviations to the upper end.
-
-    The part of the lower error that lies below zero cannot occur, and its probability goes to the upper end: an
-    interval that starts at 0 misses on one side only.
-    """
-    positive = max(0.0, nats)
-    share = 1.0 if positive >= down else positive / down
-    lower_probability = (1 - confidence) / 2 * share
-    return float(norm.isf(1 - confidence - lower_probability))
 
 
 def _standard_error(folds: list[FittedFold], levels: list[float], units: int) -> float:

@@ -46,7 +46,7 @@ from nearfar.estimate.crossfit import (
     mean_weights,
 )
 from nearfar.estimate.fit import CRITICS, CriticTraining, MakeCritic, redrawn_critic
-from nearfar.estimate.interval import UNFITTED, BestEstimate, best_estimate
+from nearfar.estimate.interval import UNFITTED, BestEstimate, References, best_estimate, reference_values
 from nearfar.estimate.prediction_bound import NAME as PREDICTION
 from nearfar.estimate.prediction_bound import estimate_by_prediction
 from nearfar.estimate.result import AtLeast, Estimate
@@ -127,7 +127,7 @@ def estimate_mi(
             fitted = [
                 fit_fold(pair.x, pair.y, pair.kinds, split, unit, seed + k) for k, split in enumerate(splits)
             ]
-            partial = _estimate_by_ratios(fitted, unit, rows, request)
+            partial = _estimate_by_ratios(fitted, unit, rows, request, reference_values(pair, seed))
         elif bound == PREDICTION:
             partial = estimate_by_prediction(pair.x, pair.y, request, splits, unit, rows)
         else:
@@ -155,10 +155,14 @@ def estimate_mi(
 
 
 def _estimate_by_ratios(
-    folds: list[FittedFold], unit: np.ndarray, rows: RowCheck, request: EstimateRequest
+    folds: list[FittedFold],
+    unit: np.ndarray,
+    rows: RowCheck,
+    request: EstimateRequest,
+    references: References,
 ) -> PartialEstimate:
     """The best estimate, and InfoNCE with the stack as critic for the lower limit."""
-    best = best_estimate(folds, unit, request.confidence)
+    best = best_estimate(folds, unit, request.confidence, references)
     units = int(unit.max()) + 1
     grouped = units < len(unit)
     claim = bound_certificate([InfoNCE()], "batch", min(fold.block_size for fold in folds), candidates=1)

@@ -11,7 +11,6 @@ from scipy.special import gammaln, ndtr, stdtrit
 from nearfar.estimate.ratios.sides import FAR, SideRows, normal_ranks
 from nearfar.estimate.samples import MAX_CORRELATION, Array, CanonicalMap, whitening
 
-MIN_SCREENED_COLUMNS = 8  # columns of a side from which screening pays
 MAX_SCALED_CORRELATION = 1 - 1e-6  # of scaled numbers: 6.6 nats
 MAX_COMPARED = 10_000  # rows that choose the degrees of freedom
 PLACES = np.linspace(-6.0, 6.0, 8193)  # normal scores at which Student's quantiles are tabulated
@@ -61,16 +60,13 @@ class GaussianRatio:
         y: SideRows,
         seed: int,
         crossed: bool = False,
-        screened: bool = False,
         scaled: bool = False,
     ) -> "GaussianRatio | None":
-        """`crossed`: correlations by cross-validation. `screened`: only columns that correlate beyond chance.
-        `scaled`: on numbers instead of ranks, where they correlate more than ranks can resolve."""
+        """`crossed`: correlations by cross-validation. `scaled`: on numbers instead of ranks, where they
+        correlate more than ranks can resolve."""
         a, b = x.columns(scaled), y.columns(scaled)
         if x.numbers + y.numbers == 0 or not a.shape[1] or not b.shape[1]:
             return None  # two categories have a table
-        if screened:
-            return _fit_screened(a, b)
         if max(a.shape[1], b.shape[1]) > len(x) // 3:
             return None
         if crossed and max(a.shape[1], b.shape[1]) < 3:
@@ -94,23 +90,6 @@ class GaussianRatio:
 
     def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
         return self._log_ratio(x, y, cross=True)
-
-
-def _fit_screened(x: Array, y: Array) -> GaussianRatio | None:
-    """A Gaussian of the columns that correlate with some column of the other side beyond chance among all
-    pairs."""
-    if max(x.shape[1], y.shape[1]) < MIN_SCREENED_COLUMNS:
-        return None
-    standard = [(side - side.mean(axis=0)) / (side.std(axis=0) + 1e-12) for side in (x, y)]
-    correlation = np.abs(standard[0].T @ standard[1] / len(x))
-    significant = correlation > np.sqrt(2 * np.log(correlation.size) / len(x)) + 1 / np.sqrt(len(x))
-    of_x, of_y = np.flatnonzero(significant.any(axis=1)), np.flatnonzero(significant.any(axis=0))
-    if not len(of_x) or max(len(of_x), len(of_y)) > len(x) // 3:
-        return None
-    small = CanonicalMap.fit(x[:, of_x], y[:, of_y])
-    x_map, y_map = np.zeros((x.shape[1], small.x_map.shape[1])), np.zeros((y.shape[1], small.y_map.shape[1]))
-    x_map[of_x], y_map[of_y] = small.x_map, small.y_map
-    return GaussianRatio(CanonicalMap(x.mean(axis=0), y.mean(axis=0), x_map, y_map, small.correlation))
 
 
 def _cross_validated_correlation(x: Array, y: Array, seed: int) -> Float[np.ndarray, "pair"]:
@@ -185,23 +164,22 @@ class StudentRatio:
 
 @dataclass(frozen=True)
 class ComponentMap:
-    """Rotates columns to independent components and maps each to normal ranks."""
+    """Rotates scaled columns to independent components and maps each to normal ranks."""
 
-    scaled: bool  # components of scaled numbers, or of normal ranks
     mean: Float[np.ndarray, "column"]
     rotation: Float[np.ndarray, "column component"]
     sorted: Array
 
     @staticmethod
-    def fit(side: SideRows, seed: int, scaled: bool) -> "ComponentMap":
-        z = side.values(scaled)
+    def fit(side: SideRows, seed: int) -> "ComponentMap":
+        z = side.values(True)
         mean = z.mean(axis=0)
         white = whitening(z - mean)
         rotation = white @ _fast_ica((z - mean)[:MAX_ICA_ROWS] @ white, seed)
-        return ComponentMap(scaled, mean, rotation, np.sort((z - mean) @ rotation, axis=0))
+        return ComponentMap(mean, rotation, np.sort((z - mean) @ rotation, axis=0))
 
     def __call__(self, side: SideRows) -> SideRows:
-        components = (side.values(self.scaled) - self.mean) @ self.rotation
+        components = (side.values(True) - self.mean) @ self.rotation
         return SideRows.of_numbers(normal_ranks(components, self.sorted), components)
 
 
@@ -230,15 +208,15 @@ class UnmixedRatio:
     gaussian: GaussianRatio
 
     @staticmethod
-    def fit(x: SideRows, y: SideRows, seed: int, scaled: bool) -> "UnmixedRatio | None":
+    def fit(x: SideRows, y: SideRows, seed: int) -> "UnmixedRatio | None":
         widest = max(x.numbers, y.numbers)
         if x.code is not None or y.code is not None or not 2 <= widest <= MAX_COMPONENT_COLUMNS:
             return None
         if len(x) < ROWS_PER_COMPONENT * widest:
             return None
-        if scaled and max(np.abs(side.scaled).max() for side in (x, y)) > FAR:
+        if max(np.abs(side.scaled).max() for side in (x, y)) > FAR:
             return None
-        maps = ComponentMap.fit(x, seed, scaled), ComponentMap.fit(y, seed, scaled)
+        maps = ComponentMap.fit(x, seed), ComponentMap.fit(y, seed)
         gaussian = GaussianRatio.fit(maps[0](x), maps[1](y), seed)
         return None if gaussian is None else UnmixedRatio(*maps, gaussian)
 

@@ -1,7 +1,6 @@
-"""Regressions m(x) of a number on one side: splines, additive models, boosted trees, means of levels."""
+"""Regressions m(x) of a number on one side: splines, additive models, means of levels."""
 
 from collections.abc import Callable
-from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -14,60 +13,8 @@ Regression = Callable[[SideRows], Float[np.ndarray, "row"]]
 KNOTS = 32
 ADDITIVE_KNOTS, MAX_ADDITIVE_COLUMNS = 14, 12  # knots per column, and columns
 MAX_SPLINE_ROWS = 50_000
-MAX_TREE_ROWS = 50_000
 PENALTIES = 10.0 ** np.arange(-5, 5.1, 0.5)
 FLOOR = 1e-12
-MANY_CLASSES = 5  # from which trees take half as many rounds of twice the learning rate
-MAX_TRIAL_ROWS = 2000
-TRIAL_ROUNDS, MIN_TRIAL_GAIN = (
-    15,
-    0.01,
-)  # rounds of a trial, and the share of the squared error it must remove
-
-
-def boosted_trees(
-    task: Literal["regression", "classification"],
-    rows: int,
-    seed: int,
-    rounds: int | None = None,
-    classes: int = 2,
-    categorical: list[int] | None = None,
-) -> Any:
-    """Boosted trees of moderate size, for a few thousand rows; not fitted.
-
-    A round grows a tree for every class, so many classes get half as many rounds with twice the learning
-    rate.
-    """
-    from sklearn import ensemble  # takes a second to import
-
-    kind = (
-        ensemble.HistGradientBoostingRegressor
-        if task == "regression"
-        else ensemble.HistGradientBoostingClassifier
-    )
-    speed = 2 if classes >= MANY_CLASSES else 1
-    return kind(
-        max_iter=rounds or (60 if rows < 5000 else 100) // speed,
-        learning_rate=0.1 * speed,
-        max_leaf_nodes=15,
-        min_samples_leaf=max(8, min(20, rows // 25)),
-        l2_regularization=1.0,
-        early_stopping=False,
-        random_state=seed,
-        categorical_features=categorical,
-    )
-
-
-def tree_features(side: SideRows) -> np.ndarray:
-    """Normal ranks and the code of the category; NaN for an unseen level."""
-    if side.code is None:
-        return side.normal
-    return np.column_stack([side.normal, np.where(side.code < 0, np.nan, side.code)])
-
-
-def categorical_features(side: SideRows) -> list[int] | None:
-    """Which of `tree_features` trees treat as a category."""
-    return [side.numbers] if side.code is not None and side.levels <= 255 else None
 
 
 class SplineBasis:
@@ -181,34 +128,6 @@ def _informative_columns(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
     return np.sort(np.argsort(explained)[-MAX_ADDITIVE_COLUMNS:])
 
 
-class BoostedTrees:
-    """Boosted trees of the residual of an additive model."""
-
-    def __init__(
-        self, side: SideRows, target: np.ndarray, scaled: bool, seed: int, rounds: int | None = None
-    ) -> None:
-        rows = np.arange(min(len(side), MAX_TREE_ROWS))
-        side, target = side[rows], target[rows]
-        self.additive = AdditiveModel(side, target, scaled)
-        self.trees = boosted_trees(
-            "regression", len(target), seed, rounds, categorical=categorical_features(side)
-        )
-        self.trees.fit(tree_features(side), target - self.additive(side))
-
-    def __call__(self, side: SideRows) -> np.ndarray:
-        return self.additive(side) + self.trees.predict(tree_features(side))
-
-
-def trees_may_help(side: SideRows, target: np.ndarray, scaled: bool, seed: int) -> bool:
-    """Whether a few trees, grown on half of the rows, predict the others better than an additive model."""
-    rows = np.random.default_rng(seed).permutation(len(side))[: 2 * MAX_TRIAL_ROWS]
-    train, unseen = np.array_split(rows, 2)
-    trial = BoostedTrees(side[train], target[train], scaled, seed, TRIAL_ROUNDS)
-    unseen_side = side[unseen]
-    additive = ((target[unseen] - trial.additive(unseen_side)) ** 2).mean()
-    return bool(((target[unseen] - trial(unseen_side)) ** 2).mean() < (1 - MIN_TRIAL_GAIN) * additive)
-
-
 class LevelMeans:
     """Means of levels by empirical Bayes: they vary by their variance less the sampling error."""
 
@@ -225,12 +144,10 @@ class LevelMeans:
         return self.mean[side.level_codes]
 
 
-def fit_regression(side: SideRows, target: np.ndarray, scaled: bool, seed: int, boosted: bool) -> Regression:
-    """The regression for the columns of this side; `boosted` adds trees."""
+def fit_regression(side: SideRows, target: np.ndarray, scaled: bool) -> Regression:
+    """The regression for the columns of this side."""
     if side.numbers == 0:
         return LevelMeans(side, target)
-    if boosted:
-        return BoostedTrees(side, target, scaled, seed)
     if side.numbers == 1 and side.code is None:
         return SplineCurve(side, target, scaled)
     return AdditiveModel(side, target, scaled)

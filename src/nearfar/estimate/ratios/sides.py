@@ -5,13 +5,13 @@ function, so a family may assume anything. Each is fitted on training rows alone
 (stack.py).
 """
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.special import ndtri
 
 from nearfar.estimate.samples import Array, rank_to_normal
 
@@ -20,7 +20,6 @@ MAX_TAIL = 1e6
 FAR = 20.0  # interdecile ranges: with outliers beyond, only ranks are used
 CROWDED = 1 / 3  # combinations of categories per row from which they rarely recur
 MAX_INDICATORS = 64  # levels beyond which a category is not expanded into indicator columns
-MIN_ORDERED_LEVELS = 3  # two levels have no informative order
 
 Fitted = TypeVar("Fitted")
 
@@ -31,13 +30,18 @@ class SideRows:
 
     `normal`: numeric columns, ranks mapped to standard normals. `scaled`: the same columns, centred and
     scaled, with squeezed tails. `code`: all categorical columns together as one category (-1: level not in
-    the training rows), or None. `levels`: number of levels of the category, 0 without one.
+    the training rows), or None. `levels`: number of levels of the category, 0 without one. `categories`: the
+    categorical columns one by one, with their `category_levels`. `indicators`: how many of the last numeric
+    columns stand for levels of crowded categories.
     """
 
     normal: Float[np.ndarray, "row number"]
     scaled: Float[np.ndarray, "row number"]
     code: Int[np.ndarray, "row"] | None
     levels: int
+    categories: Int[np.ndarray, "row category"]
+    category_levels: tuple[int, ...]
+    indicators: int = 0
     # cache of fits, keyed by (what, other side)
     cache: dict[Hashable, tuple["SideRows", Any]] = field(default_factory=dict, compare=False, repr=False)
 
@@ -46,17 +50,51 @@ class SideRows:
 
     def __getitem__(self, rows: np.ndarray) -> "SideRows":
         code = None if self.code is None else self.code[rows]
-        return SideRows(self.normal[rows], self.scaled[rows], code, self.levels)
+        return SideRows(
+            self.normal[rows],
+            self.scaled[rows],
+            code,
+            self.levels,
+            self.categories[rows],
+            self.category_levels,
+            self.indicators,
+        )
 
     @staticmethod
     def of_numbers(normal: np.ndarray, scaled: np.ndarray) -> "SideRows":
         """A side without a category."""
-        return SideRows(normal, scaled, None, 0)
+        return SideRows(normal, scaled, None, 0, np.empty((len(normal), 0), int), ())
+
+    @staticmethod
+    def of_category(code: np.ndarray, levels: int) -> "SideRows":
+        """A side that is one category."""
+        empty = np.empty((len(code), 0))
+        return SideRows(empty, empty, code, levels, code[:, None], (levels,))
+
+    def select(self, columns: np.ndarray) -> "SideRows":
+        """Some columns of the side: numbers are counted first, then categories."""
+        plain = self.numbers - self.indicators
+        numeric, chosen = columns[columns < plain], columns[columns >= plain] - plain
+        normal, scaled = self.normal[:, numeric], self.scaled[:, numeric]
+        categories = self.categories[:, chosen]
+        levels = tuple(self.category_levels[k] for k in chosen)
+        if not len(chosen):
+            return SideRows.of_numbers(normal, scaled)
+        code = np.zeros(len(self), int)
+        for column, count in zip(categories.T, levels, strict=True):
+            code = code * count + np.maximum(column, 0)
+        code[(categories < 0).any(axis=1)] = -1
+        return SideRows(normal, scaled, code, math.prod(levels), categories, levels)
 
     @property
     def numbers(self) -> int:
         """Number of numeric columns."""
         return self.normal.shape[1]
+
+    @property
+    def column_count(self) -> int:
+        """Number of numeric and categorical columns."""
+        return self.numbers - self.indicators + len(self.category_levels)
 
     @property
     def features(self) -> int:
@@ -68,10 +106,6 @@ class SideRows:
         """`code` of a side that has a category."""
         assert self.code is not None
         return self.code
-
-    def degrees_of_freedom(self, functions: float) -> float:
-        """`functions` per numeric column, plus one per level but the first."""
-        return max(1.0, functions * self.numbers + max(0, self.levels - 1))
 
     def fit_cached(self, other_side: "SideRows", key: Hashable, fit: Callable[[], Fitted]) -> Fitted:
         """The result of `fit`, cached, so that candidates that differ in one option share the rest."""
@@ -93,17 +127,6 @@ class SideRows:
             return self.values(scaled)
         indicators = (self.code[:, None] == np.arange(self.levels)).astype(float)
         return np.hstack([self.values(scaled), indicators])
-
-    def level_places(self) -> Float[np.ndarray, "level"] | None:
-        """Levels as numbers: normal quantiles of their mid-ranks; the last entry, 0, is for unseen levels.
-
-        None unless the side is one category of at least three levels.
-        """
-        if self.code is None or self.numbers or self.levels < MIN_ORDERED_LEVELS:
-            return None
-        count = np.bincount(self.code, minlength=self.levels)
-        middle = (np.cumsum(count) - count / 2) / count.sum()
-        return np.append(ndtri(np.clip(middle, 1e-6, 1 - 1e-6)), 0.0)
 
 
 class Ratio(Protocol):
@@ -130,7 +153,8 @@ class SideMap:
     """
 
     discrete: np.ndarray
-    expanded: tuple[Float[np.ndarray, "level"], ...]  # levels of each discrete column, if they become numbers
+    level_values: tuple[Float[np.ndarray, "level"], ...]  # of each discrete column
+    crowded: bool  # combinations rarely recur
     sorted: Array  # numeric columns of the training rows, each in rising order
     centre: np.ndarray
     scale: np.ndarray
@@ -139,21 +163,31 @@ class SideMap:
     @staticmethod
     def fit(sample: Array, discrete: np.ndarray) -> "SideMap":
         combinations = np.unique(sample[:, discrete], axis=0)
-        crowded = discrete.sum() > 1 and len(combinations) > CROWDED * len(sample)
-        expanded = tuple(np.unique(column) for column in sample[:, discrete].T) if crowded else ()
-        numbers = _number_columns(sample, discrete, expanded)
+        crowded = bool(discrete.sum() > 1 and len(combinations) > CROWDED * len(sample))
+        level_values = tuple(np.unique(column) for column in sample[:, discrete].T)
+        numbers = _number_columns(sample, discrete, level_values if crowded else ())
         centre = np.median(numbers, axis=0)
         low, high = np.quantile(numbers, 0.1, axis=0), np.quantile(numbers, 0.9, axis=0)
         scale = np.where(high > low, high - low, np.where(numbers.std(axis=0) > 0, numbers.std(axis=0), 1.0))
-        return SideMap(discrete, expanded, np.sort(numbers, axis=0), centre, scale, combinations)
+        return SideMap(discrete, level_values, crowded, np.sort(numbers, axis=0), centre, scale, combinations)
 
     def __call__(self, sample: Array) -> SideRows:
-        numbers = _number_columns(sample, self.discrete, self.expanded)
+        numbers = _number_columns(sample, self.discrete, self.level_values if self.crowded else ())
         normal = normal_ranks(numbers, self.sorted)
         scaled = squeeze((numbers - self.centre) / self.scale)
-        if self.expanded or not self.discrete.any():
+        if not self.discrete.any():
             return SideRows.of_numbers(normal, scaled)
-        return SideRows(normal, scaled, self._codes(sample[:, self.discrete]), len(self.combinations))
+        discrete = sample[:, self.discrete]
+        code = None if self.crowded else self._codes(discrete)
+        return SideRows(
+            normal,
+            scaled,
+            code,
+            0 if self.crowded else len(self.combinations),
+            _level_codes(discrete, self.level_values),
+            tuple(len(levels) for levels in self.level_values),
+            numbers.shape[1] - int((~self.discrete).sum()),
+        )
 
     def _codes(self, categories: Array) -> Int[np.ndarray, "row"]:
         fitted = len(self.combinations)
@@ -161,6 +195,15 @@ class SideMap:
         code = np.full(number.max() + 1, -1)
         code[number[:fitted]] = np.arange(fitted)
         return code[number[fitted:]]
+
+
+def _level_codes(discrete: Array, level_values: tuple[np.ndarray, ...]) -> Int[np.ndarray, "row category"]:
+    """The position of every value among the levels of its column; -1 for a value that is no level."""
+    codes = np.empty(discrete.shape, int)
+    for k, levels in enumerate(level_values):
+        place = np.minimum(np.searchsorted(levels, discrete[:, k]), len(levels) - 1)
+        codes[:, k] = np.where(levels[place] == discrete[:, k], place, -1)
+    return codes
 
 
 def _number_columns(sample: Array, discrete: np.ndarray, expanded: tuple[np.ndarray, ...]) -> Array:
@@ -190,9 +233,3 @@ def squeeze(z: np.ndarray) -> np.ndarray:
     """The identity up to `TAIL_START`, logarithmic beyond: one-to-one, and makes heavy tails light."""
     excess = np.minimum(np.maximum(np.abs(z) - TAIL_START, 0.0), MAX_TAIL)
     return np.clip(z, -TAIL_START, TAIL_START) + np.sign(z) * np.log1p(excess)
-
-
-def unsqueeze(z: np.ndarray) -> np.ndarray:
-    """The inverse of `squeeze`."""
-    excess = np.maximum(np.abs(z) - TAIL_START, 0.0)
-    return np.clip(z, -TAIL_START, TAIL_START) + np.sign(z) * np.expm1(excess)

@@ -1,7 +1,6 @@
-"""Ratios of a smooth joint density and its marginals: mixtures of Gaussians, and kernels.
+"""Ratios of a smooth joint density and its marginals: mixtures of Gaussians, fitted or at every row.
 
-Both are sums of Gaussians, so their marginals need no integral. A kernel ratio whose widths are distances to
-the k-th neighbour is the functional form of the nearest-neighbour estimator of Kraskov et al. (2004).
+A sum of Gaussians has marginals of the same form, which need no integral.
 """
 
 import warnings
@@ -12,12 +11,10 @@ import numpy as np
 from jaxtyping import Float
 from scipy.cluster.vq import kmeans2
 from scipy.spatial import cKDTree
-from scipy.spatial.distance import cdist
 
 from nearfar.estimate.ratios.sides import SideRows
 
-MAX_COLUMNS = 6  # of both sides together, for kernels and local Gaussians; mixtures take twice as many
-MAX_CENTRES = 1500  # kernels; more cost time and add little
+MAX_COLUMNS = 6  # of both sides together, for local Gaussians; mixtures take twice as many
 MAX_FITTED = 10_000  # rows a mixture is fitted to,
 ROWS_PER_COMPONENT = 20  # and the least number for each of its components
 # expectation maximisation: steps, gain in nats below which it stops, variance added to every column
@@ -26,7 +23,6 @@ MAX_LOCAL, MAX_LOCAL_WORK = 1000, 1_500_000  # local Gaussians, and their number
 MAX_LOCAL_ROWS = 4000  # beyond, a fitted mixture is better
 LOCAL_WIDTH, LOCAL_ISOTROPY = 0.5, 0.03  # factor of the neighbours' covariance, and its isotropic share
 MAX_LIGHT_TAIL = 4.0  # scaled units: Gaussians do not follow heavier tails
-FLOOR = 1e-300
 FLOOR_32, MAX_EXPONENT_32 = np.float32(1e-30), np.float32(80.0)  # e^80 is still a float32
 
 
@@ -173,58 +169,3 @@ def _log_sum(log_q: np.ndarray) -> tuple[Float[np.ndarray, "row"], Float[np.ndar
     total = share.sum(axis=1)
     share /= total[:, None]
     return np.log(total) + highest, share
-
-
-@dataclass(frozen=True)
-class KernelRatio:
-    """log r of Gaussian kernels at training rows.
-
-    Width: `factor` times the distance to the k-th joint neighbour.
-    """
-
-    x: Float[np.ndarray, "centre dx"]
-    y: Float[np.ndarray, "centre dy"]
-    width: Float[np.ndarray, "centre"]
-    scaled: bool
-
-    @staticmethod
-    def fit(
-        x: SideRows, y: SideRows, seed: int, neighbours: int, factor: float = 1.0, scaled: bool = False
-    ) -> "KernelRatio | None":
-        columns = x.numbers + y.numbers
-        if x.code is not None or y.code is not None or columns > MAX_COLUMNS or len(x) <= neighbours:
-            return None
-        rows = np.random.default_rng(seed).permutation(len(x))[:MAX_CENTRES]
-        a, b = x.values(scaled)[rows], y.values(scaled)[rows]
-        joint = np.hstack([a, b])
-        if scaled and np.abs(joint).max() > MAX_LIGHT_TAIL:
-            return None
-        distance = cKDTree(joint).query(joint, k=neighbours + 1)[0][:, -1]
-        return KernelRatio(a, b, factor * np.maximum(distance, 1e-3), scaled)
-
-    def _kernels(self, x: SideRows, y: SideRows) -> tuple[np.ndarray, np.ndarray]:
-        return (
-            self._densities(x.values(self.scaled), self.x),
-            self._densities(y.values(self.scaled), self.y),
-        )
-
-    def _densities(self, z: np.ndarray, centre: np.ndarray) -> Float[np.ndarray, "row centre"]:
-        """The density of each kernel at each row, up to a constant."""
-        # clipped so that float32 does not underflow: a distant row still has a nearest centre
-        form = (cdist(z, centre, "sqeuclidean") / (-2 * self.width**2)).astype(np.float32)
-        np.exp(np.maximum(form, -MAX_EXPONENT_32, out=form), out=form)
-        form /= (self.width ** centre.shape[1]).astype(np.float32)
-        return form
-
-    def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
-        a, b = self._kernels(x, y)
-        return _log_ratio((a * b).sum(axis=1), a.sum(axis=1), b.sum(axis=1), len(self.width))
-
-    def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
-        a, b = self._kernels(x, y)
-        return _log_ratio(a @ b.T, a.sum(axis=1)[:, None], b.sum(axis=1)[None, :], len(self.width))
-
-
-def _log_ratio(joint: np.ndarray, p: np.ndarray, q: np.ndarray, centres: int) -> np.ndarray:
-    joint, p, q = (np.maximum(density.astype(float), FLOOR) for density in (joint, p, q))
-    return np.log(joint) - np.log(p) - np.log(q) + np.log(centres)

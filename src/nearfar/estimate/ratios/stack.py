@@ -6,6 +6,7 @@ r_k is 1 (independence) with some weight always, so that an unseen row costs at 
 weight.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,19 +14,19 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import logsumexp
 
-from nearfar.estimate.ratios.candidates import ATOMS, EXPENSIVE, FAMILIES, NETWORK
-from nearfar.estimate.ratios.network import NetworkRatio
+from nearfar.estimate.ratios.blocks import BlockRatio, find_blocks
+from nearfar.estimate.ratios.candidates import ATOMS, BESIDE_BLOCKS, FAMILIES
 from nearfar.estimate.ratios.sides import Fit, Ratio, SideRows
 from nearfar.estimate.ratios.transforms import AtomRatio
 
 MIN_WEIGHT = 0.02  # a ratio with less is left out
-MIN_GAIN = 0.003  # nats that an expensive ratio must add to the others, on unseen rows
 TEMPER, UNIFORM_START = 0.25, 0.2  # initial weights: likelihood to this power, mixed with uniform ones
 WEIGHT_STEPS, WEIGHT_TOLERANCE = 300, 1e-4
 MAX_LOG_RATIO = 50.0  # nats of one pair
-MAX_SHUFFLED_PAIRS, MAX_SHIFTS = 3000, 6  # pairs of y shifted against x that show a ratio's mean
-MAX_COMPARED = 4000  # rows on which ratios compete
-FEW_ROWS = 400  # up to here weights are found on all rows, by halves, instead of on a quarter
+MAX_SHUFFLED_PAIRS, MAX_SHIFTS = 3000, 3  # pairs of y shifted against x that show a ratio's mean
+MAX_COMPARED = 4000  # rows of either half on which ratios compete
+HOPELESS_ERRORS = 4.0  # standard errors behind the best candidate from which one is given up
+BLOCKS = "blocks of columns"
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,9 @@ class Stack:
     weights: Float[np.ndarray, "name"]
     excess: Float[np.ndarray, "ratio"]  # log of each ratio's mean under independence, subtracted
     candidates: int = 0  # how many could be fitted
+    halves: tuple[
+        "Stack", ...
+    ] = ()  # the same with ratios fitted to either half of the rows: a learning curve
 
     def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
         return self._mix(np.zeros(len(x)), [ratio.pairs(x, y) for ratio in self.ratios])
@@ -59,6 +63,16 @@ def _clip(log_r: np.ndarray) -> np.ndarray:
 INDEPENDENCE = Stack(("independence",), (), np.ones(1), np.zeros(0))
 
 
+@dataclass(frozen=True)
+class Competitor:
+    """A candidate fitted to either half of the rows, and what it says about the other half."""
+
+    halves: tuple[Ratio, ...]
+    values: Float[np.ndarray, "row"]  # log r of rows left out of the fit, less the excess
+    excess: float
+    refit: Callable[[], Ratio | None]  # to all rows
+
+
 def fit_stack(
     x: SideRows,
     y: SideRows,
@@ -68,59 +82,87 @@ def fit_stack(
 ) -> Stack:
     """Candidates compete on rows left out of their fit. Those that win weight are fitted again to all rows.
 
-    `unit`: group of every row; a group stays on one side of a split. `candidates`: default all, and a
-    network.
+    `unit`: group of every row; a group stays in one half. `candidates`: default all, also between blocks of columns.
     """
-    fits = CANDIDATES if candidates is None else candidates
-    values: dict[str, list[np.ndarray]] = {}
-    excesses: dict[str, list[float]] = {}
-    splits = _split_rows(np.arange(len(x)) if unit is None else unit, seed)
+    halves = _split_halves(np.arange(len(x)) if unit is None else unit, seed)
+    if candidates is not None:
+        return _weigh_candidates(x, y, halves, seed, candidates, {})[0]
+    blocks = find_blocks(x, y)
+    extra = {}
+    if blocks:
+        fitted = [_weigh_candidates(*block.select(x, y), halves, seed, CANDIDATES, {}) for block in blocks]
+        stacks = [stack for stack, _ in fitted]
+        sides = [BlockRatio(blocks, tuple(parts)) for parts in zip(*(s.halves for s in stacks), strict=True)]
+        extra[BLOCKS] = Competitor(
+            tuple(sides),
+            np.sum([values for _, values in fitted], axis=0),
+            0.0,
+            lambda: BlockRatio(blocks, tuple(stacks)),
+        )
+    fits = BESIDE_BLOCKS if blocks else CANDIDATES
+    return _weigh_candidates(x, y, halves, seed, fits, extra)[0]
 
-    def compete(name: str, train: tuple[SideRows, SideRows], unseen: tuple[SideRows, SideRows]) -> None:
-        ratio = _candidate(name, fits)(*train, seed)
-        if ratio is not None:
-            values.setdefault(name, []).append(_clip(ratio.pairs(*unseen)))
-            excesses.setdefault(name, []).append(_excess(ratio, *unseen))
 
-    for rows in splits:
-        train, unseen = ((x[part], y[part]) for part in rows)
-        for name in fits:
-            compete(name, train, unseen)
-        if candidates is None and len(splits) == 1 and values:
-            best = max(values, key=lambda name: float(values[name][0].mean()) - excesses[name][0])
-            compete(NETWORK + best, train, unseen)
-    names = [name for name, parts in values.items() if len(parts) == len(splits)]
-    excess = {name: float(np.mean(excesses[name])) for name in names}
-    log_r = _drop_idle({name: np.concatenate(values[name]) - excess[name] for name in names})
+def _weigh_candidates(
+    x: SideRows,
+    y: SideRows,
+    halves: tuple[np.ndarray, np.ndarray],
+    seed: int,
+    fits: dict[str, Fit],
+    extra: dict[str, Competitor],
+) -> tuple[Stack, Float[np.ndarray, "row"]]:
+    """The mixture, and its log ratios of the rows left out of either half."""
+    sides = [(x[rows], y[rows]) for rows in halves]
+    unseen = [(x[rows[:MAX_COMPARED]], y[rows[:MAX_COMPARED]]) for rows in halves[::-1]]
+    entries = dict(extra)
+    leader, fitted = np.zeros(len(unseen[0][0])), len(extra)
+    for name, fit in fits.items():
+        entry = _compete(fit, (x, y), sides, unseen, seed, leader)
+        fitted += entry is not None
+        if entry is not None and entry.halves:
+            entries[name] = entry
+            leader = max(leader, entry.values[: len(leader)], key=np.mean)
+    rows = sum(len(pair[0]) for pair in unseen)
+    log_r = {name: entry.values for name, entry in entries.items()}
     refitted: dict[str, Ratio] = {}
     while log_r:
-        weights, _ = _weigh(log_r)
+        weights, values = _weigh(log_r)
         selected = {name: w for name, w in zip(log_r, weights[1:], strict=True) if w >= MIN_WEIGHT}
-        attempts = {name: refitted.get(name) or _candidate(name, fits)(x, y, seed) for name in selected}
+        attempts = {name: refitted.get(name) or entries[name].refit() for name in selected}
         refitted = {name: ratio for name, ratio in attempts.items() if ratio is not None}
         if len(refitted) == len(selected):
-            stack = _mixture(refitted, selected, excess, float(weights[0]), len(x))
-            return replace(stack, candidates=len(names))
+            stack = _mixture(refitted, selected, entries, float(weights[0]), len(x))
+            return replace(stack, candidates=fitted), values
         # a ratio that can be fitted to part of the rows only (an outlier in the rest) does not compete
         log_r = {name: value for name, value in log_r.items() if name in refitted or name not in selected}
-    return replace(INDEPENDENCE, candidates=len(names))
+    return replace(INDEPENDENCE, halves=(INDEPENDENCE,) * 2, candidates=fitted), np.zeros(rows)
 
 
-def refit_on_half(
-    stack: Stack, x: SideRows, y: SideRows, seed: int, candidates: dict[str, Fit] | None = None
-) -> Stack:
-    """The same mixture with its ratios fitted to half of the rows: a point of the learning curve.
+def _compete(
+    fit: Fit,
+    rows: tuple[SideRows, SideRows],
+    halves: list[tuple[SideRows, SideRows]],
+    unseen: list[tuple[SideRows, SideRows]],
+    seed: int,
+    leader: Float[np.ndarray, "row"],
+) -> Competitor | None:
+    """Fits a candidate to both halves.
 
-    A ratio that needs more rows than that stays unchanged: with fewer rows another would have its weight.
+    None if it does not apply to them. Without halves if the first shows it to be far behind the best one so far.
     """
-    fits = CANDIDATES if candidates is None else candidates
-    rows = np.random.default_rng(seed).permutation(len(x))[: len(x) // 2]
-    half_x, half_y = x[rows], y[rows]
-    ratios = [
-        _candidate(name, fits)(half_x, half_y, seed) or full_fit
-        for name, full_fit in zip(stack.names[1:], stack.ratios, strict=True)
-    ]
-    return replace(stack, ratios=tuple(ratios))
+    ratios, values, excesses = [], [], []
+    for half, other in zip(halves, unseen, strict=True):
+        ratio = fit(*half, seed)
+        if ratio is None:
+            return None
+        ratios.append(ratio)
+        values.append(_clip(ratio.pairs(*other)))
+        excesses.append(_excess(ratio, *other))
+        behind = leader - values[0] + excesses[0]
+        if behind.mean() > HOPELESS_ERRORS * behind.std() / np.sqrt(len(behind)):
+            return Competitor((), behind, 0.0, lambda: None)
+    excess = float(np.mean(excesses))
+    return Competitor(tuple(ratios), np.concatenate(values) - excess, excess, lambda: fit(*rows, seed))
 
 
 def _fit_atom_factor(x: SideRows, y: SideRows, seed: int) -> Stack:
@@ -130,49 +172,35 @@ def _fit_atom_factor(x: SideRows, y: SideRows, seed: int) -> Stack:
 CANDIDATES: dict[str, Fit] = {**FAMILIES, "atoms": partial(AtomRatio.fit, inner=_fit_atom_factor)}
 
 
-def _candidate(name: str, fits: dict[str, Fit]) -> Fit:
-    """The candidate of that name; a network corrects the candidate that follows its prefix."""
-    if name.startswith(NETWORK):
-        return partial(NetworkRatio.fit, start=fits[name.removeprefix(NETWORK)])
-    return fits[name]
-
-
-def _weigh(log_r: dict[str, np.ndarray]) -> tuple[Float[np.ndarray, "ratio"], float]:
-    """Weights of independence and of the ratios, and the mean logarithm of their mixture."""
+def _weigh(
+    log_r: dict[str, np.ndarray],
+) -> tuple[Float[np.ndarray, "ratio"], Float[np.ndarray, "row"]]:
+    """Weights of independence and of the ratios, and the logarithm of their mixture."""
     table = np.column_stack([np.zeros(len(next(iter(log_r.values())))), *log_r.values()])
     weights = mixture_weights(table)
     with np.errstate(divide="ignore"):  # a weight may be zero, or so small that division by it overflows
-        return weights, float(logsumexp(table + np.log(weights), axis=1).mean())
-
-
-def _drop_idle(log_r: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Drops expensive ratios that add less than `MIN_GAIN` to the others."""
-    for name in [name for name in log_r if name.startswith(EXPENSIVE)]:
-        cheaper = {key: values for key, values in log_r.items() if key != name}
-        if cheaper and _weigh(log_r)[1] < _weigh(cheaper)[1] + MIN_GAIN:
-            log_r = cheaper
-    return log_r
+        return weights, logsumexp(table + np.log(weights), axis=1)
 
 
 def _mixture(
     ratios: dict[str, Ratio],
     weights: dict[str, float],
-    excess: dict[str, float],
+    entries: dict[str, Competitor],
     independence: float,
     rows: int,
 ) -> Stack:
     """The ratios share the weight of those that were left out; independence gets at least 3 / (3 + rows)."""
     if not ratios:
-        return INDEPENDENCE
+        return replace(INDEPENDENCE, halves=(INDEPENDENCE,) * 2)
     independence = min(1.0, max(independence, 3 / (3 + rows)))
     share = np.array([weights[name] for name in ratios])
     share *= (1 - independence) / share.sum()
-    return Stack(
-        ("independence", *ratios),
-        tuple(ratios.values()),
-        np.r_[independence, share],
-        np.array([excess[name] for name in ratios]),
+    excess = np.array([entries[name].excess for name in ratios])
+    stack = Stack(("independence", *ratios), tuple(ratios.values()), np.r_[independence, share], excess)
+    halves = tuple(
+        replace(stack, ratios=parts) for parts in zip(*(entries[name].halves for name in ratios), strict=True)
     )
+    return replace(stack, halves=halves)
 
 
 def _excess(ratio: Ratio, x: SideRows, y: SideRows) -> float:
@@ -228,15 +256,13 @@ def mixture_weights(log_r: Float[np.ndarray, "row ratio"]) -> Float[np.ndarray, 
     return weights
 
 
-def _split_rows(unit: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(rows to fit, rows to compete on); rows of a unit stay together."""
+def _split_halves(unit: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of either half, in random order; rows of a unit stay together."""
     units = np.unique(unit)
     order = np.random.default_rng(seed).permutation(len(units))
     place = np.empty(len(units), dtype=int)
     place[order] = np.arange(len(units))
     rank = place[np.searchsorted(units, unit)]
-    if len(unit) > FEW_ROWS:
-        train = rank >= min(len(units) // 4, MAX_COMPARED)
-        return [(np.flatnonzero(train), np.flatnonzero(~train))]
-    train = rank >= len(units) // 2
-    return [(np.flatnonzero(train), np.flatnonzero(~train)), (np.flatnonzero(~train), np.flatnonzero(train))]
+    rows = np.argsort(rank, kind="stable")
+    first = int((rank < len(units) // 2).sum())
+    return rows[first:], rows[:first]

@@ -1,11 +1,10 @@
-"""Ratios of categories: tables of counts, a Gaussian for every level, products of ordered scores."""
+"""Ratios of categories: tables of counts, a Gaussian for every level."""
 
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from nearfar.estimate.ratios.sides import SideRows
@@ -16,10 +15,6 @@ MAX_CELLS = 4_000_000
 MAX_GAUSSIAN_COLUMNS = 20
 MAX_SCALED = 20.0  # scaled units at which numbers are clipped
 
-ASSOCIATION_RIDGE = 1.0  # prior on theta, in rows
-MAX_ASSOCIATION_LEVELS = 200
-SINKHORN_ROUNDS = 30
-
 
 @dataclass(frozen=True)
 class CellMap:
@@ -27,14 +22,11 @@ class CellMap:
 
     edges: Float[np.ndarray, "edge"] | None
     count: int
-    # the cell of each level if rare levels share one; the last entry is for unseen levels
-    pooled: Int[np.ndarray, "level"] | None = None
 
     @staticmethod
-    def fit(side: SideRows, bins: int, rare: int = 0) -> "CellMap | None":
-        """`rare`: levels with fewer rows than this share a cell."""
+    def fit(side: SideRows, bins: int) -> "CellMap | None":
         if side.code is not None and side.numbers == 0:
-            return _pool_rare_levels(side, rare)
+            return CellMap(None, side.levels)
         if side.code is not None or side.numbers != 1:
             return None
         edges = np.unique(np.quantile(side.normal[:, 0], np.arange(1, bins) / bins))
@@ -42,18 +34,8 @@ class CellMap:
 
     def __call__(self, side: SideRows) -> Int[np.ndarray, "row"]:
         if self.edges is None:
-            return side.level_codes if self.pooled is None else self.pooled[side.level_codes]
+            return side.level_codes
         return np.searchsorted(self.edges, side.normal[:, 0], "right")
-
-
-def _pool_rare_levels(side: SideRows, rare: int) -> CellMap:
-    """Levels with fewer than `rare` rows, and levels that training did not see, share a cell."""
-    is_rare = np.bincount(side.level_codes, minlength=side.levels) < rare
-    frequent = int((~is_rare).sum())
-    if is_rare.sum() < 2 or frequent == 0:
-        return CellMap(None, side.levels)
-    pooled = np.r_[np.where(is_rare, frequent, np.cumsum(~is_rare) - 1), frequent]
-    return CellMap(None, frequent + 1, pooled)
 
 
 @dataclass(frozen=True)
@@ -62,8 +44,7 @@ class TableRatio:
 
     With a strength s: r = (n_xy + s p(y)) / ((n_x + s) p(y)), the Dirichlet posterior mean, averaged with the
     same for x and y exchanged. Without: absolute discounting, (n_xy - d + d t_x p(y)) / (n_x p(y)) with t_x the
-    number of occupied cells of the row (Ney et al. 1994). An unseen level gives log r = 0, or that of the
-    pooled rare levels.
+    number of occupied cells of the row (Ney et al. 1994). An unseen level gives log r = 0.
     """
 
     x: CellMap
@@ -71,14 +52,10 @@ class TableRatio:
     log_ratio: Float[np.ndarray, "x_cell y_cell"]  # last row and column: unseen levels
 
     @staticmethod
-    def fit(
-        x: SideRows, y: SideRows, seed: int, bins: int, strength: float | None, rare: int = 0
-    ) -> "TableRatio | None":
-        cells_x, cells_y = CellMap.fit(x, bins, rare), CellMap.fit(y, bins, rare)
+    def fit(x: SideRows, y: SideRows, seed: int, bins: int, strength: float | None) -> "TableRatio | None":
+        cells_x, cells_y = CellMap.fit(x, bins), CellMap.fit(y, bins)
         if cells_x is None or cells_y is None or cells_x.count * cells_y.count > MAX_CELLS:
             return None
-        if rare and cells_x.pooled is None and cells_y.pooled is None:
-            return None  # no level is rare: the same as without pooling
         binned = cells_x.edges is not None or cells_y.edges is not None
         if binned != (bins > 0):
             return None  # numbers need bins, two categories do not
@@ -192,68 +169,3 @@ def _level_covariances(
     np.add.at(outer, code, centred[:, :, None] * centred[:, None, :])
     strength = 5.0 + columns  # weight of the common covariance, in rows
     return (outer + strength * within) / (count + strength)[:, None, None]
-
-
-@dataclass(frozen=True)
-class AssociationRatio:
-    """Two ordered categories: log r(a, b) = sum_kl theta_kl u_k(a) v_l(b) + alpha(a) + beta(b) (Goodman
-    1979).
-
-    u_k and v_l are powers of the normal quantile of a level's mid-rank. Of all joint distributions with the
-    same margins and mean products this one has the largest entropy. alpha and beta fit the margins (Sinkhorn
-    1967).
-    """
-
-    log_ratio: Float[np.ndarray, "x_level y_level"]  # last row and column: unseen levels
-
-    @staticmethod
-    def fit(x: SideRows, y: SideRows, seed: int, powers: int) -> "AssociationRatio | None":
-        first, second = x.level_places(), y.level_places()
-        if first is None or second is None or max(x.levels, y.levels) > MAX_ASSOCIATION_LEVELS:
-            return None
-        counts = np.zeros((x.levels, y.levels))
-        np.add.at(counts, (x.level_codes, y.level_codes), 1.0)
-        p, q = counts.sum(axis=1) + 1e-3, counts.sum(axis=0) + 1e-3
-        p, q = p / p.sum(), q / q.sum()
-        u, v = _orthonormal_powers(first[:-1], p, powers), _orthonormal_powers(second[:-1], q, powers)
-        mean_products, rows = u.T @ counts @ v / len(x), len(x)
-
-        def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
-            """Mean negative log ratio and its gradient; alpha and beta need none (envelope theorem)."""
-            theta = theta.reshape(mean_products.shape)
-            log_r = _fit_margins(u @ theta @ v.T, p, q)
-            model = u.T @ (np.exp(log_r) * np.outer(p, q)) @ v
-            value = -(counts * log_r).sum() / rows + ASSOCIATION_RIDGE * (theta**2).sum() / (2 * rows)
-            return float(value), (model - mean_products + ASSOCIATION_RIDGE * theta / rows).ravel()
-
-        start = np.zeros(mean_products.size)
-        solution = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 60})
-        log_r = _fit_margins(u @ solution.x.reshape(mean_products.shape) @ v.T, p, q)
-        return AssociationRatio(np.pad(log_r, ((0, 1), (0, 1))))
-
-    def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
-        return self.log_ratio[x.level_codes, y.level_codes]
-
-    def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
-        return self.log_ratio[np.ix_(x.level_codes, y.level_codes)]
-
-
-def _orthonormal_powers(
-    place: np.ndarray, share: np.ndarray, powers: int
-) -> Float[np.ndarray, "level power"]:
-    """Powers of the place, orthonormal under `share`, with mean zero."""
-    basis = place[:, None] ** np.arange(min(powers, len(place) - 1) + 1)
-    orthonormal, _ = np.linalg.qr(np.sqrt(share)[:, None] * basis)
-    return orthonormal[:, 1:] / np.sqrt(share)[:, None]
-
-
-def _fit_margins(
-    f: Float[np.ndarray, "x_level y_level"], p: np.ndarray, q: np.ndarray
-) -> Float[np.ndarray, "x_level y_level"]:
-    """f + alpha + beta such that the mean of its exponential over either margin is one."""
-    f = f - f.max()
-    r, a, b = np.exp(np.maximum(f, -60)), np.ones(len(p)), np.ones(len(q))
-    for _ in range(SINKHORN_ROUNDS):
-        a = 1 / (r @ (q * b))
-        b = 1 / ((p * a) @ r)
-    return np.maximum(f, -60) + np.log(a)[:, None] + np.log(b)[None, :]

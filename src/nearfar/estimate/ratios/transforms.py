@@ -1,5 +1,4 @@
-"""Ratios between transformed sides: levels as numbers, leading directions of many columns, atoms and numbers
-apart."""
+"""Ratios between transformed sides: leading directions of many columns, atoms and numbers apart."""
 
 from dataclasses import dataclass
 
@@ -9,50 +8,12 @@ from jaxtyping import Float, Int
 from nearfar.estimate.ratios.sides import Fit, Ratio, SideMap, SideRows, normal_ranks
 from nearfar.estimate.samples import Array, CanonicalMap
 
-MIN_WIDE_COLUMNS = 7  # from which a side is projected; with fewer, ratios use all columns
-MAX_DIRECTIONS = 2  # per side
-ROWS_PER_COLUMN = 3
 MIN_RIDGE_COLUMNS = 5  # with fewer, a Gaussian of all columns exists for the smallest sample
 MAX_RIDGE_DIRECTIONS = 20  # as many as a Gaussian of every level takes
 # with a ridge: rows per direction, and standard errors by which an unseen correlation must exceed zero
 ROWS_PER_DIRECTION, MIN_STANDARD_ERRORS = 5, 3.0
 MIN_ATOM_SHARE, MIN_ATOM_ROWS = 0.05, 8  # from which a recurring value is an atom
 MIN_BETWEEN_ROWS = 40  # rows outside the atoms needed for a ratio between them
-
-Place = Float[np.ndarray, "level"]
-
-
-@dataclass(frozen=True)
-class OrderedRatio:
-    """A ratio of numbers, with ordered levels (ratings, counts, rounded readings) as numbers.
-
-    Words are in alphabetical order, which is uninformative and wins no weight.
-    """
-
-    x: Place | None  # None: unchanged
-    y: Place | None
-    between: Ratio
-
-    @staticmethod
-    def fit(x: SideRows, y: SideRows, seed: int, inner: Fit) -> "OrderedRatio | None":
-        places = [side.level_places() for side in (x, y)]
-        if places[0] is None and places[1] is None:
-            return None
-        between = inner(_levels_to_numbers(x, places[0]), _levels_to_numbers(y, places[1]), seed)
-        return None if between is None else OrderedRatio(places[0], places[1], between)
-
-    def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
-        return self.between.pairs(_levels_to_numbers(x, self.x), _levels_to_numbers(y, self.y))
-
-    def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
-        return self.between.cross(_levels_to_numbers(x, self.x), _levels_to_numbers(y, self.y))
-
-
-def _levels_to_numbers(side: SideRows, place: Place | None) -> SideRows:
-    if place is None:
-        return side
-    column = place[side.level_codes][:, None]
-    return SideRows.of_numbers(column, column)
 
 
 @dataclass(frozen=True)
@@ -85,24 +46,8 @@ class ProjectedRatio:
     between: Ratio
 
     @staticmethod
-    def fit(x: SideRows, y: SideRows, seed: int, inner: Fit) -> "ProjectedRatio | None":
-        is_wide = [side.code is None and side.numbers >= MIN_WIDE_COLUMNS for side in (x, y)]
-        a, b = x.columns(), y.columns()
-        if not any(is_wide) or not a.shape[1] or not b.shape[1]:
-            return None
-        order = np.random.default_rng(seed).permutation(len(x))
-        for_directions, for_ratio = order[: len(x) // 2], order[len(x) // 2 :]
-        if max(a.shape[1], b.shape[1]) > len(for_directions) // ROWS_PER_COLUMN:
-            return None
-        canonical = CanonicalMap.fit(a[for_directions], b[for_directions])
-        count = min(int((canonical.correlation > 0).sum()), MAX_DIRECTIONS)
-        if count == 0:
-            return None
-        return _fit_between(canonical, np.arange(count), (x[for_ratio], y[for_ratio]), is_wide, seed, inner)
-
-    @staticmethod
     def fit_ridge(x: SideRows, y: SideRows, seed: int, ridge: float, inner: Fit) -> "ProjectedRatio | None":
-        """The same for sides of any width, also wider than there are rows.
+        """For sides of any width, also wider than there are rows.
 
         Directions are canonical ones with a ridge of `ridge` mean variances, as many as the second half of
         the rows confirms.
@@ -184,8 +129,7 @@ class AtomMap:
 
     def state(self, side: SideRows) -> SideRows:
         """The category "which atom"; its last level is "none"."""
-        empty = np.empty((len(side), 0))
-        return SideRows(empty, empty, self._code(side), len(self.atoms) + 1)
+        return SideRows.of_category(self._code(side), len(self.atoms) + 1)
 
     def is_between(self, side: SideRows) -> np.ndarray:
         """Which rows are no atom."""
