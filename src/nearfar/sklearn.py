@@ -79,16 +79,14 @@ class RunFeatures(TransformerMixin, BaseEstimator):
         self.run = run
 
     def fit(self, X: Any, y: Any = None) -> "RunFeatures":
-        """Opens the run; nothing is learned from X."""
-        from nearfar.run.trained import Run
-
-        self.run_ = self.run if isinstance(self.run, Run) else Run.open(self.run)
+        """Learns nothing: the encoder is frozen."""
         return self
 
     def transform(self, X: Any) -> Float[np.ndarray, "instance dim"]:
-        if not hasattr(self, "run_"):
-            self.fit(X)
-        return check_array(self.run_.embed(X).numpy())
+        from nearfar.run.trained import Run
+
+        run = self.run if isinstance(self.run, Run) else Run.open(self.run)
+        return check_array(run.embed(X).numpy())
 
     def __sklearn_is_fitted__(self) -> bool:
         return True

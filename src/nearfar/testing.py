@@ -60,7 +60,7 @@ def assert_ranks_equal(
             "at least 2 ranks, and for each rank a row of a floating-point tensor"
         )
     dtype = max((one.dtype for one in floats), key=lambda kind: torch.finfo(kind).eps)
-    comparison = Comparison(
+    comparison = RankComparison(
         one=_evaluate(loss, batch),
         rolled=_evaluate(loss, [_rolled(one, world) for one in batch]).value,
         alone=_values_alone(loss, batch, world),
@@ -76,7 +76,7 @@ def assert_ranks_equal(
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class LossEvaluation:
     """A loss, its gradients at tensors with rows, and its gradients at what all ranks share."""
 
     value: Tensor
@@ -89,7 +89,7 @@ class RankResult:
     """What one rank measured: the loss of its own part of the rows, the loss of the next rank's part, and how
     much its loss changes when the rows of rank 0 move by one unit along a direction."""
 
-    own: Evaluation
+    evaluation: LossEvaluation
     next_value: Tensor
     change: Tensor
 
@@ -112,7 +112,7 @@ def _rolled(value: Any, world: int) -> Any:
     return torch.cat([*parts[1:], parts[0]]) if _is_rows(value) else value
 
 
-def _evaluate(loss: Loss, inputs: Sequence[Any]) -> Evaluation:
+def _evaluate(loss: Loss, inputs: Sequence[Any]) -> LossEvaluation:
     loss = copy.deepcopy(loss)  # some losses change their state
     leaves = [one.detach().clone().requires_grad_() if _is_differentiable(one) else one for one in inputs]
     torch.manual_seed(0)
@@ -124,7 +124,7 @@ def _evaluate(loss: Loss, inputs: Sequence[Any]) -> Evaluation:
     if isinstance(loss, nn.Module):
         shared += [parameter for parameter in loss.parameters() if parameter.requires_grad]
     gradients = torch.autograd.grad(value, [*rows, *shared], allow_unused=True, materialize_grads=True)
-    return Evaluation(value.detach().double(), list(gradients[: len(rows)]), list(gradients[len(rows) :]))
+    return LossEvaluation(value.detach().double(), list(gradients[: len(rows)]), list(gradients[len(rows) :]))
 
 
 def _values_alone(loss: Loss, inputs: Sequence[Any], world: int) -> list[Tensor | None]:
@@ -218,14 +218,16 @@ def _run_rank(folder: str, rank: int, world: int) -> None:
             timeout=timedelta(seconds=TIMEOUT),
         )
         loss, inputs = cloudpickle.loads(Path(folder, "loss").read_bytes())
-        own, following = ([_parts(one, world)[place % world] for one in inputs] for place in (rank, rank + 1))
-        evaluation = _evaluate(loss, own)
+        rows, following = (
+            [_parts(one, world)[place % world] for one in inputs] for place in (rank, rank + 1)
+        )
+        evaluation = _evaluate(loss, rows)
         result = {
             "value": evaluation.value,
             "rows": evaluation.rows,
             "common": evaluation.shared,
             "next": _evaluate(loss, following).value,
-            "change": _change(loss, own, moves=rank == 0),
+            "change": _change(loss, rows, moves=rank == 0),
         }
         torch.save(result, Path(folder, f"result-{rank}"))
         dist.destroy_process_group()
@@ -236,7 +238,7 @@ def _run_rank(folder: str, rank: int, world: int) -> None:
 
 def _read_result(path: Path) -> RankResult:
     stored = torch.load(path, weights_only=True)
-    evaluation = Evaluation(stored["value"], stored["rows"], stored["common"])
+    evaluation = LossEvaluation(stored["value"], stored["rows"], stored["common"])
     return RankResult(evaluation, stored["next"], stored["change"])
 
 
@@ -244,11 +246,11 @@ def _read_result(path: Path) -> RankResult:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RankComparison:
     """One process and several. `rolled`: the loss of one process with the parts in another order; `alone`: of
     each part without the others."""
 
-    one: Evaluation
+    one: LossEvaluation
     rolled: Tensor
     alone: list[Tensor | None]
     ranks: list[RankResult]
@@ -256,13 +258,13 @@ class Comparison:
 
     def findings(self) -> list[str]:
         """What differs, then why; nothing if all is equal."""
-        value = torch.stack([rank.own.value for rank in self.ranks]).mean()
+        value = torch.stack([rank.evaluation.value for rank in self.ranks]).mean()
         differences = [self._difference("loss", value.reshape(1), self.one.value.reshape(1))]
         for place, expected in enumerate(self.one.rows):
-            rows = torch.cat([rank.own.rows[place] for rank in self.ranks]) / len(self.ranks)
+            rows = torch.cat([rank.evaluation.rows[place] for rank in self.ranks]) / len(self.ranks)
             differences.append(self._difference(f"gradient at floating-point input {place}", rows, expected))
         for place, expected in enumerate(self.one.shared):
-            shared = torch.stack([rank.own.shared[place] for rank in self.ranks]).mean(dim=0)
+            shared = torch.stack([rank.evaluation.shared[place] for rank in self.ranks]).mean(dim=0)
             name = f"gradient at shared input or parameter {place}"
             differences.append(self._difference(name, shared, expected))
         reported = [text for text in differences if text]
@@ -288,20 +290,20 @@ class Comparison:
         return ": one factor world size too many" if abs(factor / world - 1) < 1e-3 else ""
 
     def _causes(self) -> list[str]:
-        values = [rank.own.value for rank in self.ranks]
+        values = [rank.evaluation.value for rank in self.ranks]
         if all(
             alone is not None and self._close(v, alone) for v, alone in zip(values, self.alone, strict=True)
         ):
             return ["each rank computes the loss of its own rows alone: nothing is gathered"]
         causes = []
         # the loss of the same rows on the rank that holds them and on the one before it
-        before = [self.ranks[place - 1].next_value for place in range(len(values))]
-        moved = [place for place, value in enumerate(values) if not self._close(value, before[place])]
+        previous = [self.ranks[place - 1].next_value for place in range(len(values))]
+        moved = [place for place, value in enumerate(values) if not self._close(value, previous[place])]
         if moved and self._close(self.rolled, self.one.value):
             place = moved[0]
             causes.append(
                 f"the same rows have the loss {float(values[place]):.4g} on rank {place} and "
-                f"{float(before[place]):.4g} on rank {(place - 1) % len(values)}: targets are misplaced, add the "
+                f"{float(previous[place]):.4g} on rank {(place - 1) % len(values)}: targets are misplaced, add the "
                 "number of the rank's first row"
             )
         if self._is_gradient_missing():
@@ -313,12 +315,12 @@ class Comparison:
 
     def _is_gradient_missing(self) -> bool:
         """Whether the gradient at the rows of rank 0 is that of its own loss, and other losses depend on them."""
-        own, *others = (float(rank.change) for rank in self.ranks)
-        gradients = self.ranks[0].own.rows
+        first, *later = (float(rank.change) for rank in self.ranks)
+        gradients = self.ranks[0].evaluation.rows
         reported = sum(float((rows * _direction(rows)).sum()) for rows in gradients)
         tolerance = max(DERIVATIVE_TOLERANCES.get(rows.dtype, 0.1) for rows in gradients)
-        scale = tolerance * max(abs(own), *map(abs, others))
-        return abs(sum(others)) > scale and abs(reported - own) <= scale < abs(reported - own - sum(others))
+        scale = tolerance * max(abs(first), *map(abs, later))
+        return abs(sum(later)) > scale and abs(reported - first) <= scale < abs(reported - first - sum(later))
 
     def _close(self, value: Tensor, expected: Tensor) -> bool:
         return abs(float(value - expected)) <= max(self.rtol, 1e-6) * (1 + abs(float(expected)))

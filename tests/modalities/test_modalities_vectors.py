@@ -16,7 +16,7 @@ from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.evaluate import evaluate_run
 from nearfar.modalities.vectors import VECTORS
-from nearfar.modalities.vectors.views import Corrupt, Corrupted, Standardised
+from nearfar.modalities.vectors.views import Corrupt, CorruptedVectors, Standardised
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
 
@@ -39,7 +39,7 @@ def test_noise_and_dropout_have_the_strength_they_are_given(noise: float, dropou
     """A kept feature is its standard score plus N(0, noise²), one left out is 0, its mean."""
     x = np.random.default_rng(1).normal(size=(400, 10)) * 7 + 3
     description: Any = VECTORS.reader.describe(open_data(x), None)
-    views = Corrupted(Corrupt(noise, dropout), description, CPU)(
+    views = CorruptedVectors(Corrupt(noise, dropout), description, CPU)(
         x.astype(np.float32), seed, 0, np.arange(400)
     )
     (unchanged,) = Standardised(description, CPU)(x.astype(np.float32), 0, 0, np.arange(400))

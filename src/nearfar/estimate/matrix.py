@@ -19,6 +19,7 @@ G-tests on the grids of 2, 4 and 8 bins (Bonferroni over the three), corrected f
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,7 @@ class MiMatrix:
         }
 
     def as_json(self) -> dict[str, Any]:
-        columns = {name: list(map(_plain, column)) for name, column in self.as_columns().items()}
+        columns = {name: list(map(_builtin, column)) for name, column in self.as_columns().items()}
         pairs = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return {"columns": list(self.columns), "left_out": self.left_out, "pairs": pairs}
 
@@ -99,7 +100,7 @@ class MiMatrix:
         return matrix_figure(self)
 
 
-def _plain(value: Any) -> Any:
+def _builtin(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -125,13 +126,13 @@ def mi_matrix(
     nats, p_value = screen(values, is_category)
     order = np.argsort(-nats, kind="stable")
     refined = np.zeros(len(nats), dtype=bool)
-    chosen = [pair for pair in order[:refine] if nats[pair] > 0]
+    refined_pairs = [pair for pair in order[:refine] if nats[pair] > 0]
     samples = [
         (values[:, row[pair]], values[:, column[pair]], is_category[[row[pair], column[pair]]])
-        for pair in chosen
+        for pair in refined_pairs
     ]
-    nats[chosen] = _refine(samples, workers, options)
-    refined[chosen] = True
+    nats[refined_pairs] = _refine(samples, workers, options)
+    refined[refined_pairs] = True
     order = np.argsort(-nats, kind="stable")
     return MiMatrix(
         names,
@@ -196,22 +197,21 @@ def screen(
     scores = np.stack([normal_scores(values[:, k]) for k in range(values.shape[1])], axis=1)
     count = values.shape[1]
     nats, p_value = np.zeros((count, count)), np.ones((count, count))
-    for first in range(0, count, BLOCK):
-        for second in range(first, count, BLOCK):
-            left, right = slice(first, first + BLOCK), slice(second, second + BLOCK)
-            counts = _pair_counts(codes[:, left], codes[:, right])
-            block, p_value[left, right] = _grid_models(counts)
-            is_numeric = ~(is_category[left, None] | is_category[None, right])
-            smooth = _smooth_models(scores[:, left], scores[:, right])
-            nats[left, right] = _best([block, *((np.where(is_numeric, e, -np.inf), v) for e, v in smooth)])
+    blocks = [slice(start, start + BLOCK) for start in range(0, count, BLOCK)]
+    for first, second in combinations_with_replacement(blocks, 2):
+        counts = _pair_counts(codes[:, first], codes[:, second])
+        block, p_value[first, second] = _grid_models(counts)
+        is_numeric = ~(is_category[first, None] | is_category[None, second])
+        smooth = _smooth_models(scores[:, first], scores[:, second])
+        nats[first, second] = _best([block, *((np.where(is_numeric, e, -np.inf), v) for e, v in smooth)])
     pairs = np.triu_indices(count, 1)
     return nats[pairs], p_value[pairs]
 
 
-Model = tuple[Float[np.ndarray, "left right"], Float[np.ndarray, "left right"]]  # evidence, nats
+Model = tuple[Float[np.ndarray, "first second"], Float[np.ndarray, "first second"]]  # evidence, nats
 
 
-def _best(models: Sequence[Model]) -> Float[np.ndarray, "left right"]:
+def _best(models: Sequence[Model]) -> Float[np.ndarray, "first second"]:
     """The nats of the model with the largest evidence; 0 where independence has it."""
     evidence, nats = np.zeros_like(models[0][0]), np.zeros_like(models[0][0])
     for model_evidence, model_nats in models:
@@ -244,11 +244,11 @@ def normal_scores(column: Float[np.ndarray, "sample"]) -> Float[np.ndarray, "sam
 
 
 def _pair_counts(
-    left: Int64[np.ndarray, "sample left"], right: Int64[np.ndarray, "sample right"]
-) -> Float[np.ndarray, "left right bin bin"]:
+    first: Int64[np.ndarray, "sample first"], second: Int64[np.ndarray, "sample second"]
+) -> Float[np.ndarray, "first second bin bin"]:
     """How often each pair of bins occurs. float32 is exact up to 2^24 rows."""
-    counts = _indicators(left).T @ _indicators(right)
-    shape = left.shape[1], BINS, right.shape[1], BINS
+    counts = _indicators(first).T @ _indicators(second)
+    shape = first.shape[1], BINS, second.shape[1], BINS
     return counts.reshape(shape).transpose(0, 2, 1, 3).astype(np.float64)
 
 
@@ -257,8 +257,8 @@ def _indicators(codes: Int64[np.ndarray, "sample column"]) -> Float[np.ndarray, 
 
 
 def _grid_models(
-    counts: Float[np.ndarray, "left right bin bin"],
-) -> tuple[Model, Float[np.ndarray, "left right"]]:
+    counts: Float[np.ndarray, "first second bin bin"],
+) -> tuple[Model, Float[np.ndarray, "first second"]]:
     """The grid with the largest evidence for each pair, and the p-value of the G-tests."""
     shape = counts.shape[:2]
     evidence, nats, smallest_p = np.full(shape, -np.inf), np.zeros(shape), np.ones(shape)
@@ -271,15 +271,17 @@ def _grid_models(
     return (evidence, nats), np.minimum(smallest_p, 1.0)
 
 
-def _grids(counts: Float[np.ndarray, "left right bin bin"]) -> Iterator[Float[np.ndarray, "left right a b"]]:
+def _grids(
+    counts: Float[np.ndarray, "first second bin bin"],
+) -> Iterator[Float[np.ndarray, "first second a b"]]:
     """All grids of 2, 4, … `BINS` bins on either side, by merging neighbouring bins."""
-    left = counts
-    while left.shape[2] > 1:
-        grid = left
+    first = counts
+    while first.shape[2] > 1:
+        grid = first
         while grid.shape[3] > 1:
             yield grid
             grid = grid[..., 0::2] + grid[..., 1::2]
-        left = left[:, :, 0::2] + left[:, :, 1::2]
+        first = first[:, :, 0::2] + first[:, :, 1::2]
 
 
 def _expected(grid: Float[np.ndarray, "*pair a b"]) -> Float[np.ndarray, "*pair a b"]:
@@ -319,12 +321,12 @@ def g_test(grid: Float[np.ndarray, "*pair a b"]) -> Float[np.ndarray, "*pair"]:
 
 
 def _smooth_models(
-    left: Float[np.ndarray, "sample left"], right: Float[np.ndarray, "sample right"]
+    first: Float[np.ndarray, "sample first"], second: Float[np.ndarray, "sample second"]
 ) -> tuple[Model, Model]:
     """The Gaussian copula and the polynomials, of normal scores, over the rows where both columns have one."""
-    rows = np.maximum((~np.isnan(left)).T.astype(float) @ (~np.isnan(right)).astype(float), 3.0)
+    rows = np.maximum((~np.isnan(first)).T.astype(float) @ (~np.isnan(second)).astype(float), 3.0)
     squares = np.stack(
-        [np.stack([_correlation(p, q, rows) ** 2 for q in _hermite(right)]) for p in _hermite(left)]
+        [np.stack([_correlation(p, q, rows) ** 2 for q in _hermite(second)]) for p in _hermite(first)]
     )
     square = np.minimum(squares[0, 0], 1 - 1e-12)
     nats = -0.5 * np.log1p(-square)
@@ -344,15 +346,15 @@ def _hermite(scores: Float[np.ndarray, "sample column"]) -> list[Float[np.ndarra
 
 
 def _correlation(
-    left: Float[np.ndarray, "sample left"],
-    right: Float[np.ndarray, "sample right"],
-    rows: Float[np.ndarray, "left right"],
-) -> Float[np.ndarray, "left right"]:
+    first: Float[np.ndarray, "sample first"],
+    second: Float[np.ndarray, "sample second"],
+    rows: Float[np.ndarray, "first second"],
+) -> Float[np.ndarray, "first second"]:
     """Pearson's correlation of every pair over the rows where both have a value (NaN is a gap)."""
-    has_left, has_right = ((~np.isnan(side)).astype(float) for side in (left, right))
-    left, right = np.nan_to_num(left), np.nan_to_num(right)
-    mean_left, mean_right = left.T @ has_right / rows, has_left.T @ right / rows
-    covariance = left.T @ right / rows - mean_left * mean_right
-    variance_left = (left**2).T @ has_right / rows - mean_left**2
-    variance_right = has_left.T @ right**2 / rows - mean_right**2
-    return covariance / np.sqrt(np.maximum(variance_left * variance_right, 1e-300))
+    has_first, has_second = ((~np.isnan(side)).astype(float) for side in (first, second))
+    first, second = np.nan_to_num(first), np.nan_to_num(second)
+    mean_first, mean_second = first.T @ has_second / rows, has_first.T @ second / rows
+    covariance = first.T @ second / rows - mean_first * mean_second
+    variance_first = (first**2).T @ has_second / rows - mean_first**2
+    variance_second = has_first.T @ second**2 / rows - mean_second**2
+    return covariance / np.sqrt(np.maximum(variance_first * variance_second, 1e-300))

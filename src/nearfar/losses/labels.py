@@ -22,7 +22,7 @@ from nearfar.core.strategy import Rows as Layout
 from nearfar.distributed.gather import gather_layout
 from nearfar.errors import UserError
 from nearfar.losses.mined import (
-    Pairs,
+    MinedPairs,
     Reducer,
     Terms,
     check_distance,
@@ -93,7 +93,7 @@ class LabelledBatch:
             mask=mask,
         )
 
-    def all_pairs(self) -> Pairs:
+    def all_pairs(self) -> MinedPairs:
         return pairs_of_masks(
             self.positives(self.labels, self.itself), self.key_labels != self.labels[:, None]
         )
@@ -159,7 +159,7 @@ class LabelLoss(nn.Module):
     def loss(self, batch: LabelledBatch) -> Float[Tensor, ""]: ...
 
     @abstractmethod
-    def terms(self, batch: LabelledBatch, pairs: Pairs) -> Terms: ...
+    def terms(self, batch: LabelledBatch, pairs: MinedPairs) -> Terms: ...
 
     def scores(self, anchors: Tensor, keys: Tensor) -> Float[Tensor, "anchor key"]:
         if self.distance is not None:
@@ -193,7 +193,7 @@ class LabelLoss(nn.Module):
         itself = place if len(ready) == 1 else torch.full_like(place, NO_KEY)
         return LabelledBatch(ready[0], codes[0], itself, ready[-1], codes[-1], classes), layouts
 
-    def _value(self, batch: LabelledBatch, embeddings: Tensor, pairs: Pairs | None) -> Tensor:
+    def _value(self, batch: LabelledBatch, embeddings: Tensor, pairs: MinedPairs | None) -> Tensor:
         if pairs is None and not self.needs_terms():
             value = self.loss(batch)
         else:
@@ -312,7 +312,7 @@ class SupConLoss(LabelLoss):
         weights = mask.to(batch.keys).repeat_interleave(views, dim=0).repeat_interleave(views, dim=1)
         return weights.masked_fill(torch.eye(len(weights), dtype=torch.bool, device=mask.device), 0.0)
 
-    def terms(self, batch: LabelledBatch, pairs: Pairs) -> Terms:
+    def terms(self, batch: LabelledBatch, pairs: MinedPairs) -> Terms:
         scores = self.scores(batch.anchors, batch.keys) / self.temperature
         positive, negative = torch.zeros(2, *scores.shape, dtype=torch.bool, device=scores.device)
         positive[pairs.anchors, pairs.positives] = True
@@ -387,7 +387,7 @@ class LabelledNTXentLoss(LabelLoss):
         sums = by_tiles(summed, batch.keys, anchors, negative_sums, batch.labels, batch.itself)
         return sums.sum() / batch.partners().sum()
 
-    def terms(self, batch: LabelledBatch, pairs: Pairs) -> Terms:
+    def terms(self, batch: LabelledBatch, pairs: MinedPairs) -> Terms:
         scores = self.scores(batch.anchors, batch.keys) / self.temperature
         negative = scores[pairs.negative_anchors, pairs.negatives]
         negative_sums = grouped_logsumexp(negative, pairs.negative_anchors, len(scores))[pairs.anchors]
@@ -432,7 +432,7 @@ class NPairsLoss(LabelLoss):
         anchors, keys = batch.anchors[first], batch.anchors[second]
         return (summed_logsumexp(anchors, keys) - (anchors * keys).sum()) / len(first)
 
-    def terms(self, batch: LabelledBatch, pairs: Pairs) -> Terms:
+    def terms(self, batch: LabelledBatch, pairs: MinedPairs) -> Terms:
         self._check_one_set(batch)
         labels, order = batch.labels[pairs.anchors].sort(stable=True)
         first = order[torch.ones_like(labels, dtype=torch.bool).index_fill_(0, _repeats(labels), False)]
@@ -489,7 +489,7 @@ class TripletMarginLoss(LabelLoss):
     def default_scores(self, anchors: Tensor, keys: Tensor) -> Float[Tensor, "anchor key"]:
         return -torch.cdist(anchors, keys)
 
-    def terms(self, batch: LabelledBatch, pairs: Pairs) -> Terms:
+    def terms(self, batch: LabelledBatch, pairs: MinedPairs) -> Terms:
         anchors, positives, negatives = triplets = pairs.triplets()
         scores = self.scores(batch.anchors, batch.keys)
         negative = scores[anchors, negatives]

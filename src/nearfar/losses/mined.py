@@ -44,7 +44,7 @@ def distance_scores(distance: Any, anchors: Tensor, keys: Tensor) -> Float[Tenso
 
 
 @dataclass(frozen=True)
-class Pairs:
+class MinedPairs:
     """Which keys are positives and negatives of which anchors, by their numbers. A triplet miner's triplets
     stay together."""
 
@@ -62,16 +62,16 @@ class Pairs:
         return self.anchors[rows], self.positives[rows], self.negatives[columns]
 
 
-def pairs_of_masks(positive: Bool[Tensor, "n m"], negative: Bool[Tensor, "n m"]) -> Pairs:
+def pairs_of_masks(positive: Bool[Tensor, "n m"], negative: Bool[Tensor, "n m"]) -> MinedPairs:
     (anchors, positives), (negative_anchors, negatives) = (
         mask.nonzero(as_tuple=True) for mask in (positive, negative)
     )
-    return Pairs(anchors, positives, negative_anchors, negatives)
+    return MinedPairs(anchors, positives, negative_anchors, negatives)
 
 
 def read_pairs(
     indices_tuple: Any, anchors: Layout, keys: Layout, device: torch.device, gather: bool
-) -> Pairs:
+) -> MinedPairs:
     """The pairs or triplets of a miner, whose numbers are those of this rank's rows, from all ranks."""
     is_sequence = isinstance(indices_tuple, Sequence) and len(indices_tuple) in (PAIRS, TRIPLETS)
     if not is_sequence or not all(_is_index(part) for part in indices_tuple):
@@ -89,7 +89,7 @@ def read_pairs(
         if len(part) and not (int(part.min()) >= 0 and int(part.max()) < side.sizes[side.rank]):
             raise UserError(f"indices_tuple has row {int(part.max())} of {side.sizes[side.rank]}")
         columns.append(gather_layout(len(part), device, gather).all_gather(part + side.start))
-    return Pairs(columns[0], columns[1], columns[2], columns[3], are_triplets)
+    return MinedPairs(columns[0], columns[1], columns[2], columns[3], are_triplets)
 
 
 def _is_index(part: Any) -> bool:

@@ -229,22 +229,24 @@ def _label_table(images: DataSet, similarity: np.ndarray, neighbour: np.ndarray)
     share = vote_shares(similarity, labels[neighbour], int(labels.max()) + 1)
     suggestion = suggested_labels(share, labels)
     rows = np.flatnonzero(suggestion != labels)
-    own, other = share[rows, labels[rows]], share[rows, suggestion[rows]]
-    order = np.argsort(own - other, kind="stable")
-    rows, own, other = rows[order], own[order], other[order]
+    label_share, suggested_share = share[rows, labels[rows]], share[rows, suggestion[rows]]
+    order = np.argsort(label_share - suggested_share, kind="stable")
+    rows, label_share, suggested_share = rows[order], label_share[order], suggested_share[order]
     names = dict(enumerate(images.classes))
     suggested = [names.get(label, str(label)) for label in suggestion[rows].tolist()]
-    return _table(images, rows, {}, {"share": own, "suggested": suggested, "suggested_share": other})
+    return _table(
+        images, rows, {}, {"share": label_share, "suggested": suggested, "suggested_share": suggested_share}
+    )
 
 
-def _table(images: DataSet, rows: np.ndarray, before: dict[str, Any], after: dict[str, Any]) -> pa.Table:
+def _table(images: DataSet, rows: np.ndarray, leading: dict[str, Any], trailing: dict[str, Any]) -> pa.Table:
     names = label_names(images)
     middle = {
         "row": rows,
         "path": pa.array([str(images.paths[row]) for row in rows], pa.string()),
         "class": pa.array([names[row] for row in rows], pa.string()),
     }
-    return pa.table({**before, **middle, **after})
+    return pa.table({**leading, **middle, **trailing})
 
 
 def summary_rows(table: pa.Table, count: int) -> list[list[str]]:

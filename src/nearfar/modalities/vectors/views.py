@@ -33,8 +33,8 @@ class Corrupt(AbstractViewSettings):
             raise UserError(f"views.dropout was {self.dropout:g}; it must lie in [0, 1)")
         check_whole("views.count", self.count, 1, 16)
 
-    def training(self, description: StandardisedDescription, device: torch.device) -> "Corrupted":
-        return Corrupted(self, description, device)
+    def training(self, description: StandardisedDescription, device: torch.device) -> "CorruptedVectors":
+        return CorruptedVectors(self, description, device)
 
     def plain_view(self, description: StandardisedDescription, device: torch.device) -> "Standardised":
         return Standardised(description, device)
@@ -56,7 +56,7 @@ class Standardised(PlainView):
         return torch.from_numpy(rows.astype(np.float32)).to(self.device)
 
 
-class Corrupted(AbstractViews, Standardised):
+class CorruptedVectors(AbstractViews, Standardised):
     """The views of training: view v of row i in epoch e is a function of (seed, e, i, v) and the row."""
 
     def __init__(self, settings: Corrupt, description: StandardisedDescription, device: torch.device) -> None:
