@@ -224,6 +224,8 @@ def test_a_parts_signature_is_its_schema() -> None:
         "nodes": "grace",
         "dgi": "dgi",
         "corrupted": "dgi",
+        "sinkhorn": "swav",
+        "centred": "dino",
         "distillation": "distill",
     }
     for room, parts in ROOMS.items():
