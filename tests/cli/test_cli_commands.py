@@ -170,7 +170,7 @@ MISTAKES = {
     "unknown recipe to show": (["recipes", "simclir"], "did you mean simclr"),
     "unknown part": (
         ["pretrain", "simclr", "digits", "--out", "o", "bound=infonec"],
-        "(did you mean infonce?)",
+        "(did you mean infonce",
     ),
     "no data": (["pretrain", "simclr", "--out", "o"], "DATA is missing"),
     "no recipe": (["pretrain", "--out", "o"], "RECIPE is missing"),

@@ -193,7 +193,7 @@ def test_every_momentum_is_trained() -> None:
 @pytest.mark.parametrize("kind", VIEW_KINDS)
 def test_an_arm_has_its_own_augmentation_only(recipe: str, kind: str) -> None:
     settings = dict(resolve(recipe, "d", only_augmentation(kind)).views)
-    skipped = ("name", "count", "symmetric", "colours", "aligned")
+    skipped = ("name", "count", "symmetric", "colours", "aligned", "crops")
     options = {key: value for key, value in settings.items() if key not in skipped}
     default = pipelines(settings["name"], 16)[0]
     for view in pipelines(settings["name"], 16, options):

@@ -103,7 +103,7 @@ class Method(nn.Module):
         if symmetric is None:
             symmetric = True if self.views is None else self.views.symmetric
         self.symmetric, self.chunk, self.encoding = symmetric, chunk, encoding
-        self.key_views = None if views is None else views.key_views
+        self.key_views = None if self.views is None else self.views.key_views
         self.negatives.setup(self.encoders.key_groups, self.encoders.group_of, self.critic.prepare)
 
     def replace(
@@ -357,6 +357,7 @@ class Method(nn.Module):
         keys = sorted({p.key for p in self.pairs(batch)})
         encoded, _ = self.encode(batch, anchors=(), keys=keys)
         gathered = gather_keys(encoded, batch.index, self.encoding.strategy, total=batch.total)
+        gathered = self._with_codes(gathered, encoded, progress)
         self._remember(_detach(encoded, gathered), gathered.index, progress)
 
     def _remember(self, encoded: Encoded, index: Tensor, progress: Progress) -> None:

@@ -2,6 +2,7 @@
 normal distribution (SIGReg), an adversary (Deep InfoMax)."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -102,6 +103,18 @@ class CrossCorrelation(AbstractPrior):
         object.__setattr__(self, "weight", checked(self.weight))
         if not 0 <= self.redundancy < math.inf:
             raise UserError(f"prior.redundancy was {self.redundancy:g}; it must be at least 0")
+
+    @staticmethod
+    def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
+        views, encoders = choices["views"], parts["encoders"]
+        # a separate network of keys leaves the views that are keys only without an embedding
+        if views["count"] >= 2 and (views["symmetric"] or not encoders.separate_key_network):
+            return None
+        return (
+            "prior was cross-correlation, which compares two views embedded by one network, with "
+            f"encoders={choices['encoders']['name']}, views.count={views['count']} and "
+            f"views.symmetric={str(views['symmetric']).lower()}; use views.count=2 and views.symmetric=true"
+        )
 
     def __call__(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]:
         views = [standardised(cloud) for cloud in encoded.embeddings_per_view()]
