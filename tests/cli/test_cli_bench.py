@@ -113,7 +113,7 @@ def test_every_arm_runs_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
         for step in steps:
             step()
     torch.manual_seed(0)
-    monkeypatch.setattr(arms, "_loaded", lambda transform, batch: _views(transform, batch))
+    monkeypatch.setattr(arms, "_loaded", lambda transform, batch, images=None: _views(transform, batch))
     for contest in arms.contests(batch=4, n=16, only=["SimCLR", "MoCo"]):
         for arm in contest.arms[1:]:
             arm.make()()
@@ -143,7 +143,7 @@ def test_rank_process_runs_one_step_per_message(ours: bool, tmp_path: Path) -> N
 
 def _views(transform: Any, batch: int) -> Any:
     """Without the processes that load ahead, but by what they would get."""
-    images = pickle.loads(pickle.dumps(arms._Pictures(transform, batch)))
+    images = pickle.loads(pickle.dumps(arms._Pictures(transform, arms.pictures(batch))))
     while True:
         selection = [images[number] for number in range(batch)]
         yield [torch.stack([views[place] for views in selection]) for place in (0, 1)]

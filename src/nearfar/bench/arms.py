@@ -1,7 +1,7 @@
 """The arms of `nearfar bench`: our steps and losses, and those of peers as their documentation shows them."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,8 +26,9 @@ from nearfar.bench.peers import Arm, Contest, Step, peer
 from nearfar.config.resolving import resolve
 from nearfar.core.layout import to_channels_last
 from nearfar.data import open_data
+from nearfar.modalities import DataSet
 from nearfar.parts.encoders import backbone
-from nearfar.system.hardware import has_bf16
+from nearfar.system.hardware import has_bf16, pick_precision
 from nearfar.train.resuming import describe_data
 from nearfar.train.session import Session
 from nearfar.train.step import take_step
@@ -44,23 +45,34 @@ def pictures(count: int) -> np.ndarray:
 def our_step(recipe: str, network: str, batch: int, precision: torch.dtype, **overrides: Any) -> Step:
     """Returns one training step of `nearfar pretrain`, without logging."""
     data = open_data(pictures(4 * batch))
-    settings = resolve(
-        recipe, "noise", {"backbone": network, "batch_size": batch, "epochs": 10**4, **overrides}
+    session = our_session(
+        recipe, data, {"backbone": network, "batch_size": batch, "epochs": 10**4, **overrides}, precision
     )
-    description = describe_data(data, settings, None, False)
-    session = Session(settings, data, description, torch.device("cpu"), precision)
-    session.prefill()
     batches = session.stream.batches(0, session.steps)
     return lambda: take_step(session, next(batches))
+
+
+def our_session(
+    recipe: str, data: DataSet, overrides: Mapping[str, Any], precision: torch.dtype | None = None
+) -> Session:
+    """A session of `nearfar pretrain` on the CPU, at its first step; `precision` is the settings' if None."""
+    device = torch.device("cpu")
+    settings = resolve(recipe, data.name, overrides)
+    description = describe_data(data, settings, None, False)
+    if precision is None:
+        precision = pick_precision(settings.precision, device)
+    session = Session(settings, data, description, device, precision)
+    session.prefill()
+    return session
 
 
 class _Pictures(torch.utils.data.Dataset[Any]):
     """PIL images with a transform, as from an image folder."""
 
-    def __init__(self, transform: Callable[[Any], Any], count: int) -> None:
+    def __init__(self, transform: Callable[[Any], Any], images: np.ndarray) -> None:
         from PIL import Image
 
-        self._images = [Image.fromarray(image) for image in pictures(count)]
+        self._images = [Image.fromarray(image) for image in images]
         self._transform = transform
 
     def __len__(self) -> int:
@@ -70,9 +82,9 @@ class _Pictures(torch.utils.data.Dataset[Any]):
         return self._transform(self._images[number])
 
 
-def _loaded(transform: Callable[[Any], Any], batch: int) -> Iterator[Any]:
+def _loaded(transform: Callable[[Any], Any], batch: int, images: np.ndarray | None = None) -> Iterator[Any]:
     loader = torch.utils.data.DataLoader(
-        _Pictures(transform, 4 * batch),
+        _Pictures(transform, pictures(4 * batch) if images is None else images),
         batch,
         shuffle=True,
         drop_last=True,
@@ -84,7 +96,7 @@ def _loaded(transform: Callable[[Any], Any], batch: int) -> Iterator[Any]:
         yield from loader
 
 
-class _Network(nn.Module):
+class NetworkWithHead(nn.Module):
     """A backbone under a projection head of two layers."""
 
     def __init__(self, network: str, head: Callable[[int], nn.Module]) -> None:
@@ -100,15 +112,22 @@ class _Network(nn.Module):
 
 
 def lightly_step(network: str, batch: int, best: bool) -> Step:
-    """A SimCLR step as in lightly's documentation; `best`: with the fastest layout and precision."""
+    return lightly_loop(network, batch, best=best)[0]
+
+
+def lightly_loop(
+    network: str, batch: int, images: np.ndarray | None = None, best: bool = False
+) -> tuple[Step, NetworkWithHead]:
+    """A SimCLR step as in lightly's documentation, and the network that it trains. `images` `(n, h, w, 3)`
+    are noise if None; `best`: with the fastest layout and precision."""
     transforms, loss_module = peer("lightly.transforms"), peer("lightly.loss")
     heads = peer("lightly.models.modules")
-    model = _Network(network, lambda width: heads.SimCLRProjectionHead(width, width, DIM))
+    model = NetworkWithHead(network, lambda width: heads.SimCLRProjectionHead(width, width, DIM))
     layout = torch.channels_last if best else torch.contiguous_format
     if best:
         to_channels_last(model)
     criterion, optimizer = loss_module.NTXentLoss(), torch.optim.SGD(model.parameters(), lr=0.06)
-    batches = _loaded(transforms.SimCLRTransform(input_size=32, gaussian_blur=0.0), batch)
+    batches = _loaded(transforms.SimCLRTransform(input_size=32, gaussian_blur=0.0), batch, images)
     half = best and has_bf16(torch.device("cpu"))
 
     def step() -> None:
@@ -119,7 +138,7 @@ def lightly_step(network: str, batch: int, best: bool) -> Step:
         optimizer.step()
         optimizer.zero_grad()
 
-    return step
+    return step, model
 
 
 class _Twice:
@@ -146,7 +165,7 @@ def moco_step(network: str, batch: int) -> Step:
             tv.Normalize((0.5,) * 3, (0.25,) * 3),
         ]
     )
-    model = _Network(
+    model = NetworkWithHead(
         network, lambda width: nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, DIM))
     )
     slow = copy.deepcopy(model)

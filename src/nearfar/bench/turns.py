@@ -45,7 +45,7 @@ def open_arm(arm: Arm) -> Iterator[Take]:
         return
     context = multiprocessing.get_context("spawn")  # torch reads its settings at import
     line, child_end = context.Pipe()
-    with _environment(arm.process):
+    with environment_of(arm.process):
         child = context.Process(target=serve, args=(arm.make, arm.process, arm.prefetched, child_end))
         child.start()
     child_end.close()  # so that EOF is seen when the child ends
@@ -86,7 +86,7 @@ def serve(
 
 
 @contextmanager
-def _environment(settings_of: Literal["ours", "theirs"]) -> Iterator[None]:
+def environment_of(settings_of: Literal["ours", "theirs"]) -> Iterator[None]:
     """Removes our OpenMP settings from the environment while a peer's process starts."""
     set_by_us: Mapping[str, str] = {k: v for k, v in PASSIVE_WAIT.items() if os.environ.get(k) == v}
     removed = set_by_us if settings_of == "theirs" else {}

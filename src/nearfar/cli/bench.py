@@ -23,13 +23,26 @@ def add(commands: Any) -> None:
     bench.add_argument(
         "what",
         nargs="?",
-        choices=("speed", "information"),
+        choices=("speed", "information", "quality"),
         default="speed",
-        help="speed (default), or information: mutual information on the 40 tasks of Czyż et al. 2023",
+        help="speed (default); information: mutual information on the 40 tasks of Czyż et al. 2023; "
+        "quality: linear accuracy over CPU-minutes, beside lightly",
+    )
+    bench.add_argument("--data", help="quality: labelled images to train on; labels serve the probe alone")
+    bench.add_argument("--test", help="quality: labelled test images (a tenth of --data)")
+    bench.add_argument("--epochs", type=int, default=10, help="quality: passes over the images (10)")
+    bench.add_argument("--probes", type=int, default=10, help="quality: measurements per arm (10)")
+    bench.add_argument("--goal", type=float, default=0.625, help="quality: accuracy to reach (0.625)")
+    bench.add_argument(
+        "--arm",
+        action="append",
+        default=[],
+        metavar="'NAME: key=value …'",
+        help="quality: another arm of nearfar with these settings; may be repeated",
     )
     bench.add_argument("--blocks", type=int, default=5, help="timed blocks of steps per arm (5)")
     bench.add_argument("--seconds", type=float, default=1.0, help="seconds per block (1)")
-    bench.add_argument("--batch-size", type=int, default=128, help="batch size of training steps (128)")
+    bench.add_argument("--batch-size", type=int, help="batch size of training steps (128; quality: 256)")
     bench.add_argument(
         "--rows", help="rows of the losses (2048); of information, comma-separated (300,1000,10000)"
     )
@@ -39,11 +52,13 @@ def add(commands: Any) -> None:
     bench.add_argument(
         "--only",
         help="comma-separated prefixes of the comparisons to run: SimCLR, MoCo, NT-Xent, CLIP, Multiple, Cached; "
-        "of information, words in the names of tasks",
+        "of information, words in the names of tasks; of quality, names of arms",
     )
-    bench.add_argument("--seeds", type=int, default=1, help="information: samples of each task (1)")
     bench.add_argument(
-        "--record", type=Path, help="information: file of results by line; the same command resumes"
+        "--seeds", type=int, default=1, help="information: samples of each task (1); quality: seeds (1)"
+    )
+    bench.add_argument(
+        "--record", type=Path, help="information, quality: file of results by line; the same command resumes"
     )
     bench.add_argument(
         "--no-network", action="store_true", help="information: do not fit the InfoNCE network"
@@ -59,6 +74,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(
             f"--svg was {args.svg}, but the folder {args.svg.parent} was not found; make it first"
         )
+    if args.what == "quality":
+        return _quality(args)
     return _speed(args, rows) if args.what == "speed" else _information(args, rows)
 
 
@@ -110,6 +127,52 @@ def _information(args: argparse.Namespace, sizes: list[int]) -> int:
     return DONE
 
 
+def _quality(args: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from nearfar.bench.quality import (
+        QualityBudget,
+        quality_arms,
+        quality_chart,
+        quality_table,
+        run_quality,
+    )
+    from nearfar.parts.encoders import check_backbone
+
+    if args.data is None:
+        raise UserError("bench quality needs --data, labelled images such as cifar10_train.parquet")
+    for key, value in (("--epochs", args.epochs), ("--probes", args.probes), ("--seeds", args.seeds)):
+        check_whole(key, value, 1)
+    if not 0 < args.goal < 1:
+        raise UserError(f"--goal was {args.goal:g}; expected an accuracy between 0 and 1")
+    check_backbone(args.backbone)
+    batch = args.batch_size or 256
+    check_whole("--batch-size", batch, 2)
+    variants = dict(map(_variant, args.arm))
+    peers = {"lightly (same network)": args.backbone, "lightly (resnet18)": "resnet18"}
+    arms = quality_arms(args.backbone, batch, variants, peers)
+    names = [name.strip() for name in (args.only or "nearfar,lightly").split(",")]
+    arms = [arm for arm in arms if arm.name.startswith(tuple(names)) or arm.name in variants]
+    say = (lambda line: print(line, file=sys.stderr)) if args.json else print
+    budget = QualityBudget(args.data, args.test, args.epochs, args.probes)
+    points = run_quality(arms, budget, args.seeds, args.record, say)
+    for line in () if args.json else quality_table(points, args.goal):
+        print(line)
+    if args.json:
+        print(json.dumps([asdict(point) for point in points]))
+    _write_chart(args.svg, lambda: quality_chart(points))
+    return DONE
+
+
+def _variant(text: str) -> tuple[str, dict[str, str]]:
+    """An arm's name and settings from `NAME: key=value key=value`."""
+    name, colon, words = text.partition(":")
+    pairs = [word.partition("=") for word in words.split()]
+    if not (name.strip() and colon and pairs and all(sign for _, sign, _ in pairs)):
+        raise UserError(f"--arm was {text!r}; expected 'NAME: key=value …', as in 'warm: lr=1e-3 epochs=5'")
+    return name.strip(), {key: value for key, _, value in pairs}
+
+
 def _speed(args: argparse.Namespace, sizes: list[int]) -> int:
     from nearfar.bench.arms import contests
     from nearfar.bench.measure import bar_chart, machine_line, run_bench, to_json
@@ -119,14 +182,15 @@ def _speed(args: argparse.Namespace, sizes: list[int]) -> int:
         raise UserError(f"--rows was {args.rows}; the losses take one number of rows")
     rows = sizes[0]
     check_whole("--blocks", args.blocks, 1)
-    check_whole("--batch-size", args.batch_size, 2)
+    batch = args.batch_size or 128
+    check_whole("--batch-size", batch, 2)
     if not 0 < args.seconds <= 3600:
         raise UserError(f"--seconds was {args.seconds:g}; expected a number above 0, up to 3600")
     networks = args.backbone.split(",")
     for network in networks:
         check_backbone(network)
     only = tuple(args.only.split(",")) if args.only else ()
-    if not contests(networks, args.batch_size, rows, only):
+    if not contests(networks, batch, rows, only):
         raise UserError(
             f"--only was {args.only}; expected prefixes of SimCLR, MoCo, NT-Xent, CLIP, Multiple, Cached"
         )
@@ -136,7 +200,7 @@ def _speed(args: argparse.Namespace, sizes: list[int]) -> int:
         args.seconds,
         say,
         networks=networks,
-        batch=args.batch_size,
+        batch=batch,
         n=rows,
         only=only,
     )

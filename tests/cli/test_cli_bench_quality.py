@@ -1,0 +1,126 @@
+"""`nearfar bench quality`: arms train as the commands do, in turns, and resume from a record."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nearfar as nf
+from nearfar.bench.quality import QualityPoint, minutes_to, our_trainer, quality_chart, quality_table
+from nearfar.cli import main
+from nearfar.data import open_data
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Images of four brightnesses, which a linear probe can tell apart."""
+    labels = np.arange(96) % 4
+    noise = np.random.default_rng(0).integers(0, 60, (96, 16, 16, 3))
+    path = tmp_path / "images.npz"
+    np.savez(path, images=(noise + 45 * labels[:, None, None, None]).astype(np.uint8), labels=labels)
+    return path
+
+
+SETTINGS = {"backbone": "resnet8-w8", "batch_size": 16, "workers": 1, "precision": "fp32"}
+
+
+def test_our_arm_trains_what_pretrain_trains(images: Path, tmp_path: Path) -> None:
+    """Same settings, same seed: the features are equal bit for bit."""
+    data = open_data(str(images))
+    run = nf.pretrain(
+        "simclr",
+        str(images),
+        tmp_path / "run",
+        epochs=1,
+        seed=3,
+        config=SETTINGS | {"held_out": 0},
+        quiet=True,
+    )
+    trainer = our_trainer(SETTINGS, data, epochs=1, seed=3)
+    for _ in range(len(data) // trainer.batch):
+        trainer.step()
+    assert torch.equal(trainer.embed(data), torch.as_tensor(run.embed(str(images))))
+
+
+def test_arms_take_turns_and_a_record_is_not_measured_again(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = tmp_path / "record.jsonl"
+    words = [
+        "bench",
+        "quality",
+        "--data",
+        str(images),
+        "--epochs",
+        "2",
+        "--probes",
+        "2",
+        "--batch-size",
+        "16",
+    ]
+    words += ["--backbone", "resnet8-w8", "--only", "nearfar", "--arm", "fast: lr=1e-2 workers=1", "--json"]
+    words += ["--record", str(record), "--svg", str(tmp_path / "curve.svg")]
+    assert main(words) == 0
+    points = json.loads(capsys.readouterr().out)
+    assert [point["arm"] for point in points] == ["nearfar", "fast"] * 2
+    # a tenth of each class is held out: 3 of 24; 84 images in 5 batches of 16
+    assert [point["epoch"] for point in points[::2]] == pytest.approx(
+        [2 * 16 * 2.5 / 84, 2 * 16 * 5 / 84], abs=0.2
+    )
+    assert all(
+        later["cpu_minutes"] > earlier["cpu_minutes"]
+        for earlier, later in zip(points, points[2:], strict=False)
+    )
+    stored = record.read_bytes()
+    assert main(words) == 0
+    assert record.read_bytes() == stored
+    assert json.loads(capsys.readouterr().out) == points
+
+
+@given(
+    st.lists(st.floats(0.01, 10), min_size=1, max_size=6),
+    st.lists(st.floats(0, 1), min_size=6, max_size=6),
+    st.floats(0.01, 0.99),
+)
+def test_minutes_to_a_goal_is_where_the_curve_first_crosses_it(
+    gaps: list[float], accuracies: list[float], goal: float
+) -> None:
+    """Against a fine grid of the piecewise linear curve, from the first probe on."""
+    times = np.cumsum(gaps)
+    values = np.array(accuracies[: len(times)])
+    points = [QualityPoint("a", 0, t, t, v) for t, v in zip(times, values, strict=True)]
+    minutes = minutes_to(points, goal)
+    if values.max() < goal:
+        assert minutes is None
+        return
+    grid = np.union1d(np.linspace(times[0], times[-1], 20_001), times)
+    expected = grid[np.argmax(np.interp(grid, times, values) >= goal)]
+    step = (times[-1] - times[0]) / 20_000
+    assert minutes == pytest.approx(expected, abs=step + 1e-9)
+
+
+def test_the_table_has_mean_and_deviation_over_seeds_and_says_where_a_goal_is_missed() -> None:
+    points = [QualityPoint("a", seed, 1.0, 2.0, top1) for seed, top1 in enumerate((0.5, 0.6))]
+    points += [QualityPoint("b", seed, 1.0, 4.0, 0.7) for seed in range(2)]
+    text = "\n".join(quality_table(points, 0.55))
+    assert "| a | 55.0 ± 7.1 % | 1.0 | 2.0 | not reached |" in text
+    assert "| b | 70.0 ± 0.0 % | 1.0 | 4.0 | 4.0 |" in text
+    assert {line.get_label() for line in quality_chart(points).axes[0].lines} >= {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "bench quality needs --data"),
+        (["--data", "digits", "--goal", "70"], "--goal was 70"),
+        (["--data", "digits", "--arm", "lr=1"], "--arm was 'lr=1'"),
+        (["--data", "digits", "--probes", "0"], "--probes was 0"),
+    ],
+)
+def test_wrong_options_are_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "quality", *words]) == 2
+    assert message in capsys.readouterr().err
