@@ -142,7 +142,7 @@ if TYPE_CHECKING:
     from nearfar.train.recipe import recipe
 
 # the same names once more for Python itself; tests/core/test_core_surface.py holds the two lists together
-_WHERE = {
+_PUBLIC_NAMES = {
     "nearfar.core.abstract": "AbstractBound AbstractCritic AbstractEncoders AbstractNegatives AbstractPrior AbstractSelection "
     "AbstractViews",
     "nearfar.parts.bounds": "Agreement AlphaCPC BarberAgakov BinaryNCE ConstantNCE CrossEntropy Debiased DonskerVaradhan InfoNCE "
@@ -182,7 +182,7 @@ _WHERE = {
     "nearfar.core.types": "Batch Certificate Context Encoded NegativeSampling Outcome Pair",
     "nearfar.modalities.image.views": "Augment BYOLViews CMCViews CropFlipViews InstDiscViews SimCLRViews Views",
 }
-_MODULE_OF = {name: module for module, names in _WHERE.items() for name in names.split()}
+_MODULE_OF = {name: module for module, names in _PUBLIC_NAMES.items() for name in names.split()}
 _ROOMS = (
     "evaluate",
     "losses",

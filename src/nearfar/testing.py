@@ -63,7 +63,7 @@ def assert_ranks_equal(
     comparison = RankComparison(
         one=_evaluate(loss, batch),
         rolled=_evaluate(loss, [_rolled(one, world) for one in batch]).value,
-        alone=_values_alone(loss, batch, world),
+        unsynchronised=_values_alone(loss, batch, world),
         ranks=_run_ranks(loss, batch, world),
         rtol=TOLERANCES.get(dtype, 1e-2) if rtol is None else rtol,
     )
@@ -247,12 +247,12 @@ def _read_result(path: Path) -> RankResult:
 
 @dataclass(frozen=True)
 class RankComparison:
-    """One process and several. `rolled`: the loss of one process with the parts in another order; `alone`: of
+    """One process and several. `rolled`: the loss of one process with the parts in another order; `unsynchronised`: of
     each part without the others."""
 
     one: LossEvaluation
     rolled: Tensor
-    alone: list[Tensor | None]
+    unsynchronised: list[Tensor | None]
     ranks: list[RankResult]
     rtol: float
 
@@ -292,7 +292,8 @@ class RankComparison:
     def _causes(self) -> list[str]:
         values = [rank.evaluation.value for rank in self.ranks]
         if all(
-            alone is not None and self._close(v, alone) for v, alone in zip(values, self.alone, strict=True)
+            value_alone is not None and self._close(v, value_alone)
+            for v, value_alone in zip(values, self.unsynchronised, strict=True)
         ):
             return ["each rank computes the loss of its own rows alone: nothing is gathered"]
         causes = []

@@ -197,7 +197,7 @@ def every_draw(selection: nf.Proposal, values: Tensor) -> list[tuple[float, Impo
         uniform = torch.full((1, number), 1e-300, dtype=torch.float64)
         for turn, one in enumerate(order):
             uniform[0, one] = 1 - 2.0 ** -(50 - 12 * turn)
-        membership = selection.drawn(beta * values, torch.ones_like(values, dtype=torch.bool), uniform)
+        membership = selection.draw(beta * values, torch.ones_like(values, dtype=torch.bool), uniform)
         assert membership.keep[0].nonzero().flatten().tolist() == sorted(order)
         assert membership.log_chance is not None
         scores = nf.Scores.of(torch.zeros(1, dtype=torch.float64), values, membership.keep)

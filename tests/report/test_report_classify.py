@@ -10,7 +10,7 @@ from nearfar.core.schedules import START
 from nearfar.core.scores import Candidates, Scores
 from nearfar.core.types import Context
 from nearfar.parts.selections import Ball, Cave, Everyone, Neighbours, Ring
-from nearfar.report.classify import ABSENT, CLOSE, DROPPED, EASY, KEPT, PULLED, classify_candidates
+from nearfar.report.classify import ABSENT, CLOSE, DROPPED, EASY, NEGATIVE, PULLED, classify_candidates
 
 
 def scores_and_context(values: np.ndarray, offered: np.ndarray, index: np.ndarray) -> tuple[Scores, Context]:
@@ -41,7 +41,7 @@ def by_full_sort(values: np.ndarray, offered: np.ndarray, lower: float, upper: f
         first = min(round(lower * count), count - 1)
         last = max(round(upper * count), first + 1)
         for place, candidate in enumerate(ranked):
-            group[row, candidate] = EASY if place < first else KEPT if place < last else CLOSE
+            group[row, candidate] = EASY if place < first else NEGATIVE if place < last else CLOSE
     return group
 
 
@@ -63,7 +63,7 @@ def test_everyone_keeps_all_that_are_offered() -> None:
     classes = classify_candidates(
         Everyone(), *scores_and_context(np.zeros((1, 3)), offered, np.array([7, 0, 8])), by_rank=False
     )
-    assert classes.group.tolist() == [[KEPT, ABSENT, KEPT]]
+    assert classes.group.tolist() == [[NEGATIVE, ABSENT, NEGATIVE]]
 
 
 @pytest.mark.parametrize("spread", [1.0, 1e4])
@@ -86,7 +86,7 @@ def test_a_cave_keeps_its_cluster_and_pulls_the_close_of_it(spread: float) -> No
             elif cave.cave.ids[0, anchor] != cave.cave.ids[0, candidate]:
                 expected = DROPPED
             else:
-                expected = PULLED if bool((mine == theirs).any()) else KEPT
+                expected = PULLED if bool((mine == theirs).any()) else NEGATIVE
             assert classes.group[anchor, candidate] == expected
 
 
@@ -105,10 +105,10 @@ def test_neighbours_group_by_place_and_by_cluster(keep: str) -> None:
         same_cluster = (ids[:, anchor][:, None] == ids).any(axis=0)
         for candidate in range(50):
             place = places[anchor, candidate]
-            close = bool(same_cluster[candidate]) and place in (KEPT, CLOSE)
+            close = bool(same_cluster[candidate]) and place in (NEGATIVE, CLOSE)
             if close and keep == "la":
                 assert groups[anchor, candidate] == PULLED
-            elif close and place == KEPT:
+            elif close and place == NEGATIVE:
                 assert groups[anchor, candidate] in (DROPPED, EASY, CLOSE), "dropped, on whichever side"
             else:
                 assert groups[anchor, candidate] == place

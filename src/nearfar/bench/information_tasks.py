@@ -158,8 +158,8 @@ def two_modes(z: Side, weight: float, low: float, high: float) -> Side:
     bottom, top = np.full_like(z, low - 40), np.full_like(z, high + 40)
     for _ in range(80):
         middle = (bottom + top) / 2
-        below = weight * ndtr(middle - low) + (1 - weight) * ndtr(middle - high) < share
-        bottom, top = np.where(below, middle, bottom), np.where(below, top, middle)
+        is_below = weight * ndtr(middle - low) + (1 - weight) * ndtr(middle - high) < share
+        bottom, top = np.where(is_below, middle, bottom), np.where(is_below, top, middle)
     return (bottom + top) / 2
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from nearfar.cli.codes import DONE
 from nearfar.errors import counted
 
-SHOWN = 5  # rows of each table
+TABLE_ROWS = 5  # rows of each table
 
 
 def add(commands: Any) -> None:
@@ -35,5 +35,5 @@ def run(args: argparse.Namespace) -> int:
     for name, table in curation.tables().items():
         print(f"\n{args.out / name}: {counted(table.num_rows, 'rows')}")
         if table.num_rows:
-            print("\n".join(text_table(summary_rows(table, SHOWN))))
+            print("\n".join(text_table(summary_rows(table, TABLE_ROWS))))
     return DONE

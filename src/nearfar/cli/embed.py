@@ -19,9 +19,9 @@ def add(commands: Any) -> None:
     embed.add_argument("run", type=Path, metavar="RUN", help="run folder")
     embed.add_argument("data", metavar="DATA", help="data, as for pretrain")
     embed.add_argument("--out", type=Path, required=True, metavar="FILE.parquet", help="file to write")
-    for key, which in (("--image-column", "image"), ("--label-column", "label")):
+    for key, content in (("--image-column", "image"), ("--label-column", "label")):
         embed.add_argument(
-            key, metavar="NAME", help=f"{which} column of DATA (default: {which} and other usual names)"
+            key, metavar="NAME", help=f"{content} column of DATA (default: {content} and other usual names)"
         )
     embed.set_defaults(command=run, several=True)
 

@@ -48,9 +48,11 @@ def add(commands: Any) -> None:
         choices=("pooled", "map", "head"),
         help="features of the backbone: pooled, the map before pooling, or the output of the head (default: pooled)",
     )
-    for key, which in (("--image-column", "image"), ("--label-column", "label")):
+    for key, content in (("--image-column", "image"), ("--label-column", "label")):
         evaluate.add_argument(
-            key, metavar="NAME", help=f"{which} column of A and B (default: {which} and other usual names)"
+            key,
+            metavar="NAME",
+            help=f"{content} column of A and B (default: {content} and other usual names)",
         )
     evaluate.add_argument("--image-size", type=int, metavar="N", help="side of a view (default: the run's)")
     evaluate.add_argument("--k", type=int, default=20, help="number of neighbours of knn (default 20)")

@@ -255,14 +255,14 @@ def _matrix(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({**pairs.as_json(), "left_out": left_out}))
         return DONE
-    shown = min(len(pairs), MAX_PAIRS)
+    printed_pairs = min(len(pairs), MAX_PAIRS)
     rows = [["x", "y", "nats", "p", "by"]]
-    for k in range(shown):
+    for k in range(printed_pairs):
         estimator = "full estimator" if pairs.refined[k] else "screening"
         rows.append([pairs.x[k], pairs.y[k], f"{pairs.nats[k]:.4f}", f"{pairs.p_value[k]:.2g}", estimator])
     print(*text_table(rows), sep="\n")
-    if shown < len(pairs):
-        print(f"{shown} of {len(pairs):,} pairs; --json prints all")
+    if printed_pairs < len(pairs):
+        print(f"{printed_pairs} of {len(pairs):,} pairs; --json prints all")
     _print_notes(
         [
             "p for independence, corrected for all pairs",

@@ -32,7 +32,7 @@ from nearfar.modalities.image.views.functions import PictureFunctions, as_pictur
 from nearfar.parts.encoders import parameters_of
 from nearfar.parts.encoders.heads import planned_head
 
-OWN = "own"  # the recipe's name in settings of a method that the caller made
+CUSTOM = "own"  # the recipe's name in settings of a method that the caller made
 METHOD, BACKBONE, VIEWS = "method", "backbone", "views"
 OBJECT_KEYS = (METHOD, BACKBONE, VIEWS, *ROOMS)
 UNCHANGED = PIPELINES["none"][0]
@@ -77,7 +77,7 @@ def split_objects(recipe: Any, *layers: Mapping[str, Any]) -> Request:
             built_from(recipe.encoders) is not None
         ):  # settings describe what they can; weights are the object's
             parts = {room: part for room, part in parts.items() if as_section(room, part) is None}
-        return Request(OWN, settings, {**objects, **parts, METHOD: recipe})
+        return Request(CUSTOM, settings, {**objects, **parts, METHOD: recipe})
     _settings_of_layer({room: getattr(recipe, room) for room in ROOMS}, objects)
     return Request(recipe, settings, objects)
 
@@ -221,7 +221,7 @@ def describe_object(part: Any) -> Section:
     section: Section = {"name": names[0] if names else _class_name(part), "object": _class_name(part)}
     for key, value in sorted(_attributes(part).items()):
         if key not in section:
-            section[key] = _plain(value)
+            section[key] = _describe_value(value)
     if isinstance(part, nn.Module) and (shapes := _shape_digest(part)):
         section["tensors"] = shapes
     return section
@@ -231,11 +231,11 @@ def describe_backbone(module: nn.Module) -> str:
     """A network of the caller in one line."""
     digest = _shape_digest(module)
     shapes = f", shapes {digest}" if digest else ""
-    return f"{OWN} {_class_name(module)} ({parameters_of(module):,} weights{shapes})"
+    return f"{CUSTOM} {_class_name(module)} ({parameters_of(module):,} weights{shapes})"
 
 
 def is_own_backbone(name: Any) -> bool:
-    return isinstance(name, str) and name.startswith(f"{OWN} ")
+    return isinstance(name, str) and name.startswith(f"{CUSTOM} ")
 
 
 def describe_views(views: Any, modality: Modality, section: Section) -> tuple[Section, AbstractViewSettings]:
@@ -251,8 +251,8 @@ def describe_views(views: Any, modality: Modality, section: Section) -> tuple[Se
 
 
 def _class_name(part: Any) -> str:
-    named = isinstance(part, type) or inspect.isroutine(part)
-    return str(part.__qualname__ if named else type(part).__qualname__)
+    has_own_name = isinstance(part, type) or inspect.isroutine(part)
+    return str(part.__qualname__ if has_own_name else type(part).__qualname__)
 
 
 def _attributes(part: Any) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def _attributes(part: Any) -> dict[str, Any]:
 MAX_DEPTH = 2  # levels of nested objects that are described
 
 
-def _plain(value: Any, depth: int = MAX_DEPTH) -> Any:
+def _describe_value(value: Any, depth: int = MAX_DEPTH) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Schedule):
@@ -285,12 +285,14 @@ def _plain(value: Any, depth: int = MAX_DEPTH) -> Any:
     if isinstance(value, (torch.dtype, torch.device)):
         return str(value)
     if isinstance(value, (list, tuple)) and depth:
-        return [_plain(item, depth - 1) for item in value]
+        return [_describe_value(item, depth - 1) for item in value]
     if isinstance(value, Mapping) and depth:
-        return {str(key): _plain(item, depth - 1) for key, item in value.items()}
+        return {str(key): _describe_value(item, depth - 1) for key, item in value.items()}
     if inspect.isroutine(value) or isinstance(value, type) or not depth:
         return _class_name(value)
-    attributes = ", ".join(f"{key}={_plain(item, 0)}" for key, item in sorted(_attributes(value).items()))
+    attributes = ", ".join(
+        f"{key}={_describe_value(item, 0)}" for key, item in sorted(_attributes(value).items())
+    )
     return f"{_class_name(value)}({attributes})"
 
 
@@ -318,7 +320,7 @@ def required_objects(settings: Any, network: bool = False) -> list[str]:
     "bound"]`, …; with `network` the method alone, of which views are a part only if they have weights."""
     rooms = [room for room in ROOMS if "object" in getattr(settings, room)]
     views = [VIEWS] if "tensors" in settings.views or (not network and "object" in settings.views) else []
-    if settings.recipe == OWN and len(rooms) == len(ROOMS):
+    if settings.recipe == CUSTOM and len(rooms) == len(ROOMS):
         return [METHOD, *views]
     return [*([BACKBONE] if is_own_backbone(settings.backbone) else []), *rooms, *views]
 
@@ -327,7 +329,7 @@ def _object_name(settings: Any, key: str) -> str:
     if key == METHOD:
         return "the Method"
     if key == BACKBONE:
-        return str(settings.backbone).removeprefix(f"{OWN} ")
+        return str(settings.backbone).removeprefix(f"{CUSTOM} ")
     return str(getattr(settings, key)["object"])
 
 

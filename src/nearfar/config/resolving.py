@@ -20,8 +20,8 @@ from nearfar.config.building import NONE, check_together
 from nearfar.config.fields import CHOICES, FIELDS
 from nearfar.config.objects import (
     BACKBONE,
+    CUSTOM,
     METHOD,
-    OWN,
     VIEWS,
     Objects,
     as_section,
@@ -159,15 +159,15 @@ def resolve(
     """
     plan: dict[str, Any] = {}
     if METHOD in objects:
-        merged = {"recipe": OWN, "data": data, **_method_settings(objects[METHOD], modality)}
+        merged = {"recipe": CUSTOM, "data": data, **_method_settings(objects[METHOD], modality)}
     elif isinstance(recipe, Method):
-        merged = {"recipe": OWN, "data": data, **_method_settings(recipe, modality)}
+        merged = {"recipe": CUSTOM, "data": data, **_method_settings(recipe, modality)}
         plan = recipe.parts()
     else:
-        named, layers = _recipe(recipe), _with_preset(recipe, layers)
-        plan = named.plan(_epochs(layers)).parts()
+        chosen_recipe, layers = _recipe(recipe), _with_preset(recipe, layers)
+        plan = chosen_recipe.plan(_epochs(layers)).parts()
         sections = plain({choice: section_of(choice, part) for choice, part in plan.items()})
-        merged = {"recipe": recipe, "data": data, **named.training.settings(), **sections}
+        merged = {"recipe": recipe, "data": data, **chosen_recipe.training.settings(), **sections}
     if modality is not None:
         merged["views"] = _views_for(modality, merged, objects)
     for layer in layers:
@@ -196,7 +196,7 @@ def modality_of_recipe(recipe: str | Method) -> Modality:
     """The modality that a recipe was written for; of a caller's method without views, the first one."""
     if isinstance(recipe, Method) and isinstance(recipe.views, AbstractViewSettings):
         return modality_of_views(section_of("views", recipe.views))
-    if isinstance(recipe, Method) or recipe == OWN:
+    if isinstance(recipe, Method) or recipe == CUSTOM:
         return next(iter(MODALITIES.values()))
     return modality_of_views(section_of("views", plan_of(_recipe(recipe).method).views))
 

@@ -413,19 +413,19 @@ class Result(_ReadsAsJson):
 def _nested(measurements: Mapping[str, Measurement], answers: bool = False) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for path, measurement in measurements.items():
-        *above, name = path.split("/")
+        *parents, name = path.split("/")
         place = tree
-        for part in above:
+        for part in parents:
             place = place.setdefault(part, {})
         place[name] = measurement.to_json(answers=answers)
     return tree
 
 
-def _flattened(tree: Mapping[str, Any], above: str = "", depth: int = 0) -> dict[str, Measurement]:
+def _flattened(tree: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[str, Measurement]:
     """Measurements by path; a mapping with a figure in it is one."""
     measurements: dict[str, Measurement] = {}
     for name, value in tree.items():
-        path = f"{above}{name}"
+        path = f"{prefix}{name}"
         if not isinstance(value, Mapping):
             continue
         if any(_is_figure(value, key) for key in value):

@@ -45,7 +45,7 @@ class Progress:
 START = Progress()
 
 
-_WHOLE = ("jumps", "moves", "patience")  # numbers of a schedule that are counts
+_COUNTS = ("jumps", "moves", "patience")  # numbers of a schedule that are counts
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Schedule:
             number = float(value)
             if part.name == "epochs" and not number > 0:
                 raise UserError(f"a schedule's epochs was {number}; it must be above 0")
-            if part.name in _WHOLE and (not number >= 1 or number != number // 1):
+            if part.name in _COUNTS and (not number >= 1 or number != number // 1):
                 raise UserError(f"{self.name}'s {part.name} was {number:g}; it must be a whole number from 1")
             object.__setattr__(self, part.name, number)
 

@@ -293,10 +293,10 @@ def _voc_objects(file: Path) -> Objects:
 
 def _voc_object(node: Any) -> dict[str, Any]:
     box = node.find("bndbox")
-    left, top, right, bottom = (float(box.find(side).text) for side in ("xmin", "ymin", "xmax", "ymax"))
+    x_min, y_min, x_max, y_max = (float(box.find(side).text) for side in ("xmin", "ymin", "xmax", "ymax"))
     difficult = node.find("difficult")
     return {
         "category": str(node.find("name").text),
-        "bbox": [left - 1, top - 1, right - left + 1, bottom - top + 1],
+        "bbox": [x_min - 1, y_min - 1, x_max - x_min + 1, y_max - y_min + 1],
         "iscrowd": difficult is not None and difficult.text == "1",
     }

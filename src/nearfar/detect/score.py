@@ -56,15 +56,15 @@ def coco_annotations(kind: str, scenes: Sequence[Scene]) -> dict[str, Any]:
     annotations: list[dict[str, Any]] = []
     for place, scene in enumerate(scenes):
         for row, (box, label) in enumerate(zip(scene.boxes, scene.labels, strict=True)):
-            left, top, right, bottom = map(float, box)
-            area = (right - left) * (bottom - top)
+            x_min, y_min, x_max, y_max = map(float, box)
+            area = (x_max - x_min) * (y_max - y_min)
             if kind != "bbox":
                 area = area / 2 if scene.masks is None else float(scene.masks[row].sum())
             annotation = {
                 "id": len(annotations) + 1,
                 "image_id": place + 1,
                 "category_id": int(label) + 1,
-                "bbox": [left, top, right - left, bottom - top],
+                "bbox": [x_min, y_min, x_max - x_min, y_max - y_min],
                 "area": area,
                 "iscrowd": int(scene.crowd[row]),
             }
@@ -102,8 +102,8 @@ def _outline(kind: str, one: Detections, row: int) -> dict[str, Any]:
         return {"segmentation": _run_lengths(one["masks"][row, 0].cpu().numpy() > 0.5)}
     if kind == "keypoints":
         return {"keypoints": one["keypoints"][row].cpu().double().ravel().tolist()}
-    left, top, right, bottom = one["boxes"][row].tolist()
-    return {"bbox": [left, top, right - left, bottom - top]}
+    x_min, y_min, x_max, y_max = one["boxes"][row].tolist()
+    return {"bbox": [x_min, y_min, x_max - x_min, y_max - y_min]}
 
 
 def _run_lengths(mask: np.ndarray) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from nearfar.core.tables import plus_minus, text_table
 from nearfar.errors import counted
 from nearfar.evaluate.table import matched_lines
 
-SHOWN = {"map": "AP", "map_50": "AP50", "map_75": "AP75"}
+TITLES = {"map": "AP", "map_50": "AP50", "map_75": "AP75"}
 
 
 def rows_of(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -15,7 +15,7 @@ def rows_of(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     rows = []
     for backbone in ("untrained", "pretrained"):
         for kind, figures in (result.get(backbone) or {}).items():
-            cells = [f"{100 * figures[name]:.1f}" if name in figures else "–" for name in SHOWN]
+            cells = [f"{100 * figures[name]:.1f}" if name in figures else "–" for name in TITLES]
             if "spread" in figures:
                 cells[0] = plus_minus(100 * figures["map"], 100 * figures["spread"])
             rows.append((backbone, kind, *cells))
@@ -36,5 +36,5 @@ def caption(result: Mapping[str, Any]) -> str:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    rows = [("backbone", "of", *SHOWN.values()), *rows_of(result)]
+    rows = [("backbone", "of", *TITLES.values()), *rows_of(result)]
     return "\n".join([*text_table(rows), caption(result), *matched_lines(result.get("labels"))])

@@ -34,9 +34,9 @@ class RankRows(Rows):
 
     def concatenate(self, rows: Tensor) -> Tensor:
         """The rows of all ranks."""
-        own = rows.contiguous() if len(rows) == self.block else _padded([rows], self.block)
+        block = rows.contiguous() if len(rows) == self.block else _padded([rows], self.block)
         gathered = rows.new_empty((len(self.sizes) * self.block, *rows.shape[1:]))
-        dist.all_gather_into_tensor(gathered, own, group=self._group(rows))
+        dist.all_gather_into_tensor(gathered, block, group=self._group(rows))
         if len(gathered) == self.total:
             return gathered
         blocks = gathered.split(max(1, self.block))
@@ -46,9 +46,9 @@ class RankRows(Rows):
         """Of tensors with the rows of all ranks, one on each rank, the sum over ranks of this rank's rows."""
         equal_blocks = len(self.sizes) * self.block == self.total
         blocks = rows.contiguous() if equal_blocks else _padded(rows.split(self.sizes), self.block)
-        own = rows.new_empty((self.block, *rows.shape[1:]))
-        dist.reduce_scatter_tensor(own, blocks, group=self._group(rows))
-        return own[: self.sizes[self.rank]]
+        block = rows.new_empty((self.block, *rows.shape[1:]))
+        dist.reduce_scatter_tensor(block, blocks, group=self._group(rows))
+        return block[: self.sizes[self.rank]]
 
     def _group(self, rows: Tensor) -> dist.ProcessGroup | None:
         return self.cpu_group if rows.device.type == "cpu" else None

@@ -19,11 +19,6 @@ from nearfar.modalities.base import MakeViews
 from nearfar.run.trained import Run, trains_on_labels
 
 
-def _has_method(run: Any) -> bool:
-    """Whether this is a run with its method, and not an object with an encoder alone."""
-    return hasattr(run, "method")
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """A run to be evaluated: fitted on `train`, tested on `data` (see `evaluate_run`)."""
@@ -127,8 +122,8 @@ class Evaluation:
     @cached_property
     def learned_labels(self) -> bool:
         """Whether the encoder learned from labels, directly or through the runs it started from."""
-        runs = [self.run, *(ancestors(self.run) if isinstance(self.run, Run) else ())]
-        return any(trains_on_labels(run.method()) for run in runs if _has_method(run))
+        runs = [self.run, *ancestors(self.run)] if isinstance(self.run, Run) else []
+        return any(trains_on_labels(run.method()) for run in runs)
 
     def has_labels(self) -> bool:
         return all(images.labels is not None for images in self.sets)
@@ -161,7 +156,7 @@ class Evaluation:
         """The network for protocols that change it, with the run's method and views where it has them."""
         parameter = next(network.parameters(), None)
         device = torch.device("cpu") if parameter is None else parameter.device
-        complete = _has_method(self.run)
+        complete = isinstance(self.run, Run)
         return Subject(
             network,
             self.plain_view,

@@ -112,7 +112,7 @@ def quality(subject: Subject, options: Options) -> Measurement:
     """All measures on the test instances, and the nats that two views of a complete method share."""
     instances: Any = subject.test.instances
     rows = np.sort(order(options.seed, 0, len(instances))[:MAX_ROWS])
-    sample = instances.subset(rows) if hasattr(instances, "subset") else instances
+    sample = instances.subset(rows) if isinstance(instances, DataSet) else instances
     plain_features = features(subject.encoder, sample, subject.plain_view, device=subject.device)
     several = None
     if subject.views is not None:

@@ -137,7 +137,8 @@ def set_facts(
         content = fingerprint.encode() + rows.cpu().numpy().astype("<i8").tobytes()
         fingerprint = hashlib.sha256(content).hexdigest()
     count = len(instances) if rows is None else len(rows)
-    return SetFacts(name or str(instances.name), count, fingerprint, getattr(instances, "unit", "images"))
+    unit = instances.unit if isinstance(instances, DataSet) else "images"
+    return SetFacts(name or str(instances.name), count, fingerprint, unit)
 
 
 # ------------------------------------------------------------------------------------------- overlap

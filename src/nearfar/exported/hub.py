@@ -20,7 +20,7 @@ from nearfar.errors import UserError, error_reason
 from nearfar.exported.write import CONFIG, WEIGHTS, is_export
 from nearfar.modalities import MODALITIES
 from nearfar.parts.encoders.portable import keys_of_body
-from nearfar.run.trained import backbone_of, fresh_method
+from nearfar.run.trained import fresh_method
 from nearfar.run.weights import load_tensors
 from nearfar.system.extras import need
 from nearfar.system.files import recover_folder
@@ -128,7 +128,7 @@ def _build_network(config: dict[str, Any]) -> nn.Module:
     settings = check(training["settings"], stored=True)
     with torch.random.fork_rng(devices=[]):
         # the memory bank is not part of the encoder
-        return backbone_of(fresh_method(settings, description))
+        return fresh_method(settings, description).encoders.backbone()
 
 
 def push(folder: Path, name: str) -> str:

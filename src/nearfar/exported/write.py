@@ -17,6 +17,7 @@ from nearfar.config.objects import required_objects
 from nearfar.errors import UserError
 from nearfar.exported.card import card, public_name
 from nearfar.exported.load import load_file_text
+from nearfar.parts.encoders.per_view import ConcatFeatures
 from nearfar.parts.encoders.portable import Portable, portable
 from nearfar.run.features import encoder_digest
 from nearfar.run.trained import Run
@@ -107,7 +108,7 @@ def _parts(run: Run) -> ExportParts:
     shapes = run.modality.networks.inputs(network, settings.views, description).shapes
     out = portable(encoder, settings.backbone, shapes)
     preprocessing, source = settings.parts["views"].portable(description)
-    channels = getattr(encoder, "channels", ())
+    channels = encoder.channels if isinstance(encoder, ConcatFeatures) else ()
     # per-view networks with different channels take all channels at once
     shape = (sum(channels), *shapes[0][1:]) if len({*channels}) > 1 else shapes[0]
     config = {

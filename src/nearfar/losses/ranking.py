@@ -181,9 +181,9 @@ class MultipleNegativesRankingLoss(nn.Module):
         for direction in self.directions:
             anchors, keys = self._sides(direction, queries, columns, rows)
             block = self._block(direction, rows.total)
-            log_sums, own = by_tiles(block, keys, anchors, numbers).unbind(dim=1)
+            log_sums, positive_scores = by_tiles(block, keys, anchors, numbers).unbind(dim=1)
             sums.append(log_sums)
-            positive = own if direction == "query_to_doc" else positive
+            positive = positive_scores if direction == "query_to_doc" else positive
         stacked = torch.stack(sums)
         joint = self.partition_mode == "joint"
         return rows.mean((stacked.logsumexp(dim=0) if joint else stacked.mean(dim=0)) - positive)
@@ -196,14 +196,14 @@ class MultipleNegativesRankingLoss(nn.Module):
         def block(keys: Tensor, anchors: Tensor, numbers: Int[Tensor, "n"]) -> Float[Tensor, "n 2"]:
             similarity = self._similarity(anchors, keys, transposed=source == "doc")
             place = torch.arange(len(keys), device=keys.device)
-            own = place % total == numbers[:, None]  # the key, or a hard negative of it
+            is_own = place % total == numbers[:, None]  # the key, or a hard negative of it
             scores = self.scale * similarity
             if direction == "query_to_doc" and self.hardness_mode is not None:
-                hard = _hardened(self.hardness_mode, own, place >= total)
+                hard = _hardened(self.hardness_mode, is_own, place >= total)
                 scores = scores + self.hardness_strength * similarity.detach() * hard
             positive = scores.gather(1, numbers[:, None])[:, 0]
             if source == target:
-                scores = scores.masked_fill(own, -torch.inf)
+                scores = scores.masked_fill(is_own, -torch.inf)
             return torch.stack([scores.logsumexp(dim=1), positive], dim=1)
 
         return block
@@ -214,8 +214,8 @@ class MultipleNegativesRankingLoss(nn.Module):
         return self.similarity_fct(keys, anchors).T if transposed else self.similarity_fct(anchors, keys)
 
 
-def _hardened(mode: str, own: Tensor, is_hard_negative: Tensor) -> Tensor:
-    """Which scores `hardness_mode` raises. `own` includes a query's own document and its hard negatives."""
+def _hardened(mode: str, is_own: Tensor, is_hard_negative: Tensor) -> Tensor:
+    """Which scores `hardness_mode` raises. `is_own` includes a query's own document and its hard negatives."""
     if mode == "in_batch_negatives":
-        return ~own
-    return own & is_hard_negative if mode == "hard_negatives" else ~own | is_hard_negative
+        return ~is_own
+    return is_own & is_hard_negative if mode == "hard_negatives" else ~is_own | is_hard_negative

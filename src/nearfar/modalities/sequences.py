@@ -23,12 +23,12 @@ class Sequences:
 
 @dataclass(frozen=True)
 class SequenceStore:
-    """Sequences of a data set; `read(row)` returns one."""
+    """Sequences of a data set; `read_row(row)` returns one."""
 
-    read: Callable[[int], np.ndarray]
+    read_row: Callable[[int], np.ndarray]
 
     def take(self, rows: Int[np.ndarray, "item"]) -> Sequences:
-        return padded([self.read(int(row)) for row in rows])
+        return padded([self.read_row(int(row)) for row in rows])
 
 
 def padded(items: Sequence[np.ndarray]) -> Sequences:

@@ -146,14 +146,14 @@ def _frame(axes: Axes, axis: Axis) -> None:
     if axis.top is not None:
         high = max(axis.top, high)
     axes.set_ylim(low, high)
-    whole = axes.get_xlim()[1] > 4
-    _style(axes, MaxNLocator(5, steps=_STEPS), axis.percent, whole=whole)
+    whole_ticks = axes.get_xlim()[1] > 4
+    _style(axes, MaxNLocator(5, steps=_STEPS), axis.percent, whole_ticks=whole_ticks)
 
 
-def _style(axes: Axes, heights: Locator, percent: bool, *, whole: bool = False) -> None:
-    """Margins, grid and ticks; `whole`: ticks of the horizontal axis are whole numbers."""
+def _style(axes: Axes, heights: Locator, percent: bool, *, whole_ticks: bool = False) -> None:
+    """Margins, grid and ticks; `whole_ticks`: ticks of the horizontal axis are whole numbers."""
     axes.margins(x=0.02)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole, steps=_STEPS))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole_ticks, steps=_STEPS))
     axes.yaxis.set_major_locator(heights)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _tick(y, percent)))
     axes.grid(axis="y", color=_RULE, linewidth=0.7)

@@ -19,8 +19,8 @@ from nearfar.core.schedules import Progress
 from nearfar.core.scores import Dense, Scores
 from nearfar.core.types import Batch, Context
 
-ABSENT, KEPT, CLOSE, PULLED, DROPPED, EASY = range(-1, 5)
-GROUPS = (KEPT, CLOSE, PULLED, DROPPED, EASY)
+ABSENT, NEGATIVE, CLOSE, PULLED, DROPPED, EASY = range(-1, 5)
+GROUPS = (NEGATIVE, CLOSE, PULLED, DROPPED, EASY)
 _SPREAD = 100.0  # nats
 
 
@@ -72,7 +72,7 @@ def classify_candidates(
     if by_rank and is_candidate.any():
         easier, closer = _sides(values, is_candidate, kept_mask, pulled_mask)
         group[easier], group[closer] = EASY, CLOSE
-    for mask, name in ((pulled_mask, PULLED), (kept_mask, KEPT), (~is_candidate, ABSENT)):
+    for mask, name in ((pulled_mask, PULLED), (kept_mask, NEGATIVE), (~is_candidate, ABSENT)):
         group[mask] = name
     arrays = (values, group, positive.amax(dim=1), context.index, context.candidates.index)
     return ClassifiedCandidates(*(tensor.cpu().numpy() for tensor in arrays))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nearfar.core.results import Measurement, Result, display_name
-from nearfar.detect.table import SHOWN as DETECTION_TITLES
+from nearfar.detect.table import TITLES as DETECTION_TITLES
 from nearfar.detect.table import caption, rows_of
 from nearfar.report.curation import curation
 from nearfar.report.facts import UNAVAILABLE, Section, as_sentence

@@ -26,7 +26,7 @@ from nearfar.report.classify import (
     DROPPED,
     EASY,
     GROUPS,
-    KEPT,
+    NEGATIVE,
     PULLED,
     ClassifiedCandidates,
     classify_candidates,
@@ -55,13 +55,13 @@ BINS = 48
 MAX_PER_GROUP = 5  # pictures of a group
 
 TITLES = {
-    KEPT: "kept",
+    NEGATIVE: "kept",
     CLOSE: "dropped as too close",
     PULLED: "pulled as positives",
     DROPPED: "dropped",
     EASY: "dropped as too easy",
 }
-SERIES = {KEPT: 0, CLOSE: 1, PULLED: 2, DROPPED: 3, EASY: 8}
+SERIES = {NEGATIVE: 0, CLOSE: 1, PULLED: 2, DROPPED: 3, EASY: 8}
 _PARTS = Absent("Anchors are parts of an instance here and are not shown one by one.")
 
 
@@ -117,16 +117,14 @@ def _measured(run: Run, images: DataSet, settings: Mapping[str, Any], detail: De
         groups=tuple(groups.values()),
         notes=tuple(_notes(method, len(rows), coverage, int(settings["batch_size"]))),
         cases=cases,
-        kept_shares=_kept_shares(classified, getattr(images, "rows", np.arange(len(images))))
-        if are_instances
-        else {},
+        kept_shares=_kept_shares(classified, images.rows) if are_instances else {},
     )
 
 
 def _kept_shares(classified: ClassifiedCandidates, rows: Int[np.ndarray, "instance"]) -> dict[int, float]:
     """By row of the data, of the anchors that a candidate was offered to, the share that kept it."""
     is_known = (classified.candidate >= 0) & (classified.candidate < len(rows))
-    offered, kept_mask = classified.group[:, is_known] >= 0, classified.group[:, is_known] == KEPT
+    offered, kept_mask = classified.group[:, is_known] >= 0, classified.group[:, is_known] == NEGATIVE
     instance = classified.candidate[is_known]
     counts = np.zeros((2, len(rows)))
     for place, mask in enumerate((offered, kept_mask)):
@@ -249,8 +247,8 @@ def cases_of(
         labels = None if images.labels is None else np.asarray(images.labels)[classified.anchor]
         rows = queries_of(labels, len(classified.anchor), detail.cases).tolist()
         examples = {(row, group): _examples(classified, row, group) for row in rows for group in groups}
-        shown = [classified.candidate[place] for places in examples.values() for place in places]
-        sample = Sample(run, images, np.unique([*shown, *classified.anchor[rows]]).astype(np.int64))
+        candidates = [classified.candidate[place] for places in examples.values() for place in places]
+        sample = Sample(run, images, np.unique([*candidates, *classified.anchor[rows]]).astype(np.int64))
         place_of = {int(row): place for place, row in enumerate(sample.rows)}
         pictures = [
             Picture(data_uri(fitted(picture, detail.side)), sample.caption(place))

@@ -27,7 +27,7 @@ class _CollapseMonitor(_Facts):
 
 class _FiniteMonitor(_Facts):
     skipped: Count
-    taken: Count
+    taken_steps: Count
 
 
 class _GradientMonitor(_Facts):

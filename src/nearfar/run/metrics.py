@@ -18,7 +18,7 @@ def read_metrics(path: Path) -> list[Row]:
     """The rows of metrics.jsonl. Of very many training rows every second one is left out, as often as
     needed."""
     rows: list[tuple[int, int, Row]] = []  # size of the text, number among the training rows, content
-    held, training, stride = 0, 0, 1
+    held_bytes, training, stride = 0, 0, 1
     for line, row in _lines(path):
         is_training = row.get("kind") == "train"
         number = training if is_training else 0
@@ -26,13 +26,15 @@ def read_metrics(path: Path) -> list[Row]:
         if number % stride:
             continue
         rows.append((len(line), number, row))
-        held += len(line)
-        if held > MAX_HELD_BYTES:
+        held_bytes += len(line)
+        if held_bytes > MAX_HELD_BYTES:
             stride *= 2
             rows = [one for one in rows if one[1] % stride == 0]
-            held = sum(size for size, _, _ in rows)
-            if held > 0.75 * MAX_HELD_BYTES:
-                raise UserError(f"{path} has more than {held:,} bytes of rows that are not training steps")
+            held_bytes = sum(size for size, _, _ in rows)
+            if held_bytes > 0.75 * MAX_HELD_BYTES:
+                raise UserError(
+                    f"{path} has more than {held_bytes:,} bytes of rows that are not training steps"
+                )
     return [row for _, _, row in rows]
 
 

@@ -116,7 +116,9 @@ def load_teacher(spec: Any) -> Teacher:
         return spec
     if isinstance(spec, nn.Module):
         return Teacher(copy.deepcopy(spec))
-    if hasattr(spec, "folder") and hasattr(spec, "method"):
+    from nearfar.run.trained import Run
+
+    if isinstance(spec, Run):
         return _from_run(spec, str(spec.path))
     if not isinstance(spec, (str, Path)):
         raise UserError(
@@ -125,8 +127,6 @@ def load_teacher(spec: Any) -> Teacher:
         )
     path = Path(spec)
     if path.is_dir():
-        from nearfar.run.trained import Run
-
         return _from_run(Run.open(path), str(spec))
     name, colon, file = str(spec).partition(":")
     if colon and not path.exists():

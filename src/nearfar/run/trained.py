@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from nearfar.config.building import NONE, build_method
 from nearfar.config.fields import CHOICES
 from nearfar.config.objects import (
+    CUSTOM,
     METHOD,
     OBJECT_KEYS,
-    OWN,
     VIEWS,
     Objects,
     object_changes,
@@ -40,6 +40,7 @@ from nearfar.modalities import DataSet, Description, Modality
 from nearfar.modalities.base import MakeViews, PlainView
 from nearfar.modalities.dataset import ignored_files
 from nearfar.modalities.image.views.functions import PictureFunctions
+from nearfar.parts.encoders.per_view import ConcatFeatures
 from nearfar.parts.encoders.stages import Kind, features_of
 from nearfar.run import checkpoints, facts
 from nearfar.run.features import features
@@ -232,7 +233,7 @@ class Run:
 
     def _remedy(self) -> str:
         """What to do about a checkpoint that does not fit."""
-        if self.settings.recipe == OWN:
+        if self.settings.recipe == CUSTOM:
             call = f"nearfar.Run.open({str(self.path)!r}, method=…)"
             return f"the run was created with a Method of other sizes: pass it again, {call}"
         return "another version of nearfar may have written it: use that version, or train again"
@@ -374,7 +375,7 @@ class Run:
     def embed_at(self, step: int, data: Any) -> Tensor:
         """Features of the encoder at one of the run's checkpoints; step 0 is the untrained encoder."""
         earlier = self.at(step)
-        backbone = backbone_of(earlier.method()).to(self.device)
+        backbone = earlier.method().encoders.backbone().to(self.device)
         view, workers = earlier.plain_view(), self.settings.workers
         return features(backbone, self.images(data), view, device=self.device, workers=workers)
 
@@ -421,7 +422,7 @@ def _check_same_objects(settings: Settings, arguments: Mapping[str, Any], folder
     objects = split_objects(arguments.get(METHOD, settings.recipe), rest).objects
     needed = required_objects(settings)
     for key in arguments:
-        if key not in needed and not (key == METHOD and settings.recipe == OWN):
+        if key not in needed and not (key == METHOD and settings.recipe == CUSTOM):
             reason = f"it needs {' and '.join(needed)}" if needed else "its settings describe it completely"
             raise UserError(f"{key} was given, but {folder} was not created with one: {reason}")
     if changed := object_changes(settings, objects):
@@ -490,14 +491,10 @@ def check_kind(settings: Settings, located: Located) -> None:
         )
 
 
-def backbone_of(method: Method) -> nn.Module:
-    return method.encoders.backbone()
-
-
 def backbones_of(method: Method) -> list[nn.Module]:
     """The backbone, or the networks it consists of."""
-    backbone = backbone_of(method)
-    return list(getattr(backbone, "backbones", (backbone,)))
+    backbone = method.encoders.backbone()
+    return list(backbone.backbones) if isinstance(backbone, ConcatFeatures) else [backbone]
 
 
 def trains_on_labels(method: Method) -> bool:

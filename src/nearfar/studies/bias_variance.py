@@ -145,7 +145,7 @@ def run(
     }
     values = workspace.call(moments, options)
     shared["draws"] = 10 * draws  # a variance for each anchor
-    met = workspace.call(conditions, {name_of(cut): {"cut": cut, **shared} for cut in CUTS[1:]})
+    condition_shares = workspace.call(conditions, {name_of(cut): {"cut": cut, **shared} for cut in CUTS[1:]})
     lost = nats - values[cell_label(CUTS[-1], SIZES[-1])]["mean"]
     remarks = (
         "here the critic is optimal and the truth known; the paper's App. C varies k in training and reports "
@@ -153,7 +153,7 @@ def run(
         f"more negatives do not repair the bias of the cut: at k={SIZES[-1]} {name_of(CUTS[-1])} is still "
         f"{lost:.2f} nats below the truth.",
     )
-    return StudyResult((*make_tables(values, nats), conditions_table(met)), remarks)
+    return StudyResult((*make_tables(values, nats), conditions_table(condition_shares)), remarks)
 
 
 def name_of(cut: float) -> str:

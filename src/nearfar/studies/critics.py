@@ -60,8 +60,8 @@ def add_nats(result: StudyResult, figures: Figures, comparison: Comparison) -> S
 def dim_weights(setup: ImageSetup) -> Comparison:
     weights = {"global": (1.0, 0.0), "local": (0.0, 1.0), "both": (0.5, 1.0)}
     arms = {}
-    for name, (whole, places) in weights.items():
-        changes = {"encoders.global_weight": whole, "encoders.local_weight": places}
+    for name, (global_weight, local_weight) in weights.items():
+        changes = {"encoders.global_weight": global_weight, "encoders.local_weight": local_weight}
         arms[name] = StudyArm("dim", changes)
         arms[f"{name}, no prior"] = StudyArm("dim", {**changes, "prior": "none"})
     claims = [Claim("local", "global"), Claim("both", "local"), Claim("both", "both, no prior")]

@@ -40,7 +40,7 @@ from nearfar.modalities.image import ImageDescription
 from nearfar.modalities.image.show import pixels_features
 from nearfar.modalities.image.views import Views, pipelines
 from nearfar.parts.encoders import parameters_of
-from nearfar.run.trained import Run, backbone_of, fresh_method
+from nearfar.run.trained import Run, fresh_method
 from nearfar.sweeps.engine import Cell
 from nearfar.system.hardware import one_thread
 from nearfar.train.pretrain import run_pretraining
@@ -246,7 +246,7 @@ def compute_arm(
         if identity["recipe"] == "pixels":
             accuracies = _accuracies(lambda images: pixels_features(images, plain_view, workers=1), setup)
             return {**accuracies, **_cost(0)}
-        net = backbone_of(fresh_method(settings, description))
+        net = fresh_method(settings, description).encoders.backbone()
         supervised = identity["recipe"] == "supervised"
         rate = _train_supervised(net, setup, identity["seed"], description) if supervised else 0.0
         accuracies = _accuracies(lambda images: features(net, images, plain_view, workers=1), setup)

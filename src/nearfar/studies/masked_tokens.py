@@ -42,14 +42,14 @@ def draw_chain(
     share: Float[np.ndarray, "symbol"], repeat: float, length: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "time"]:
     """A stationary chain: its marginals are `share` at every time."""
-    fresh = rng.choice(len(share), size=length, p=share)
+    new_symbols = rng.choice(len(share), size=length, p=share)
     renewed = rng.random(length) >= repeat
     renewed[0] = True
-    return fresh[np.maximum.accumulate(np.where(renewed, np.arange(length), 0))]
+    return new_symbols[np.maximum.accumulate(np.where(renewed, np.arange(length), 0))]
 
 
 def posterior_nats(
-    read: Int[np.ndarray, "block time"],
+    visible_symbols: Int[np.ndarray, "block time"],
     hidden: Int[np.ndarray, "block time"],
     share: Float[np.ndarray, "symbol"],
     repeat: float,
@@ -64,16 +64,18 @@ def posterior_nats(
     replaced = REPLACED - UNCHANGED
     # p(read | symbol) of a visible position: it was not chosen, or chosen and left, or chosen and replaced
     visible = np.eye(symbols) * (1 - mask_share + mask_share * UNCHANGED) + mask_share * replaced / symbols
-    chosen = np.eye(symbols) * UNCHANGED + replaced / symbols  # the same, given that it was chosen
-    ones = np.ones((1, symbols))
-    evidence = np.concatenate([visible, ones])[read]
+    hidden_channel = np.eye(symbols) * UNCHANGED + replaced / symbols  # the same, given that it was chosen
+    no_evidence = np.ones((1, symbols))
+    evidence = np.concatenate([visible, no_evidence])[visible_symbols]
     transition = repeat * np.eye(symbols) + (1 - repeat) * share
     forward, backward = np.empty(evidence.shape), np.ones(evidence.shape)
     forward[:, 0] = share  # before the evidence of its own time
-    for t in range(1, read.shape[1]):
+    for t in range(1, visible_symbols.shape[1]):
         forward[:, t] = _normalised((forward[:, t - 1] * evidence[:, t - 1]) @ transition)
         backward[:, -1 - t] = _normalised((backward[:, -t] * evidence[:, -t]) @ transition.T)
-    posterior = _normalised(forward * backward * np.concatenate([chosen, ones])[read])
+    posterior = _normalised(
+        forward * backward * np.concatenate([hidden_channel, no_evidence])[visible_symbols]
+    )
     block, time = np.nonzero(hidden >= 0)
     return float(-np.log(posterior[block, time, hidden[block, time]]).mean())
 
@@ -108,9 +110,9 @@ def run(
         rows = tuple(mean_row(key, [one[key] for one in finished]) for key in FIGURES)
         tables.append(StudyTable(f"frequencies {name}, nats per hidden symbol", rows))
         excess = [one["objective"] - one["truth"] for one in finished]
-        above = sum(value > 0 for value in excess)
+        above_count = sum(value > 0 for value in excess)
         remarks.append(
-            f"frequencies {name}: the objective is above the truth for {above} of {len(excess)} seeds, by "
+            f"frequencies {name}: the objective is above the truth for {above_count} of {len(excess)} seeds, by "
             f"{np.mean(excess):+.3f} nats; log V - H(w) is {finished[0]['excess']:.3f}."
         )
     return StudyResult(tuple(tables), tuple(remarks))
@@ -139,13 +141,16 @@ def compute(cell: Cell, folder: Path) -> Values:
     test = trained.images(str(folder / "test.txt"))
     views = trained.views()
     predicted = masked_scores(trained.method(), test, views, device=trained.device)["nats"]
-    pairs = [(read.numpy(), hidden.numpy()) for read, hidden in hidden_symbols(test, views, 0)]
-    read, hidden = (np.concatenate(rows) for rows in zip(*pairs, strict=True))
+    pairs = [
+        (visible_symbols.numpy(), hidden.numpy())
+        for visible_symbols, hidden in hidden_symbols(test, views, 0)
+    ]
+    visible_symbols, hidden = (np.concatenate(rows) for rows in zip(*pairs, strict=True))
     by_letter = dict(zip(LETTERS, share, strict=False))
     in_vocabulary = np.array(
         [by_letter.get(symbol, 0.0) for symbol in test.symbols]
     )  # one stands for unknown ones
-    optimal = posterior_nats(read, hidden, in_vocabulary, identity["repeat"], views.share)
+    optimal = posterior_nats(visible_symbols, hidden, in_vocabulary, identity["repeat"], views.share)
     entropy = float(-(share * np.log(share)).sum())
     size = np.log(len(in_vocabulary))
     return {

@@ -29,7 +29,7 @@ from nearfar.modalities.sound.show import mfcc_features
 from nearfar.modalities.sound.views import WholeSound
 from nearfar.parts.encoders import ConvGRU
 from nearfar.run.features import features
-from nearfar.run.trained import backbone_of, fresh_method
+from nearfar.run.trained import fresh_method
 from nearfar.studies.frame import Study, StudyResult, StudyTable, Values, Workspace, mean_row
 from nearfar.sweeps.engine import Cell
 from nearfar.system.hardware import one_thread
@@ -108,7 +108,7 @@ def compute(cell: Cell, folder: Path) -> Values:
         last_row = [row for row in trained.metrics if row["kind"] == "train"][-1]
     else:
         resolved = resolve("cpc", fit.name, settings)
-        encoder = backbone_of(fresh_method(resolved, resolved.modality.reader.describe(fit, None)))
+        encoder = fresh_method(resolved, resolved.modality.reader.describe(fit, None)).encoders.backbone()
     assert isinstance(encoder, ConvGRU)
 
     def evaluate(pooling: Literal["mean", "moments"]) -> dict[str, float]:

@@ -108,23 +108,23 @@ def read_table(
     text = [leaf.path for _, leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
     try:
         with parquet.ParquetFile(source, read_dictionary=text) as file:
-            return _counted(
+            return _expanded_table(
                 file, leaves, names, DecodedBytes.of_file(path, size), cell_bytes, _batch_rows(leaves)
             )
     except (arrow.ArrowException, OSError):
         # Delta encodings cannot be read as dictionaries, and an array of text holds 2 GiB at most.
         with parquet.ParquetFile(source) as file:
-            return _counted(
+            return _expanded_table(
                 file, leaves, names, DecodedBytes.of_file(path, size), cell_bytes, 1 if text else None
             )
 
 
-def text_labels(column: Any, where: str, name: str) -> np.ndarray:
+def text_labels(column: Any, location: str, name: str) -> np.ndarray:
     """An Arrow column of short texts as a numpy array."""
     longest = longest_text(column)
     if longest > LONGEST_LABEL:
         raise UserError(
-            f"{where}: a value of `{name}` has {longest:,} bytes; expected labels of at most "
+            f"{location}: a value of `{name}` has {longest:,} bytes; expected labels of at most "
             f"{LONGEST_LABEL:,}."
         )
     return np.array(column.to_pylist(), dtype=np.str_)
@@ -164,7 +164,7 @@ def _batch_rows(leaves: list[tuple[int, Any]]) -> int:
     return max(1, min(MAX_BATCH_ROWS, BATCH_BYTES // max(1, width)))
 
 
-def _counted(
+def _expanded_table(
     file: Any,
     leaves: list[tuple[int, Any]],
     names: Collection[str] | None,
@@ -190,12 +190,12 @@ def _counted(
             batches = []
     if schema is None:  # no rows
         titles = file.schema_arrow.names
-        chosen = [
+        selected_columns = [
             title
             for title in titles
             if columns is None or any(f"{name}.".startswith(f"{title}.") for name in columns)
         ]
-        return file.schema_arrow.empty_table().select(chosen)
+        return file.schema_arrow.empty_table().select(selected_columns)
     return arrow.concat_tables([*tables, arrow.Table.from_batches(batches, schema)])
 
 

@@ -167,8 +167,8 @@ def check_zip(path: str | os.PathLike[str], keys: Collection[str] = ()) -> None:
     members = zip_members(path)
     for member in members:
         check_unpacked(path, member.compress_size, member.file_size)
-    chosen = [one for one in members if not keys or one.filename.removesuffix(".npy") in keys]
-    check_memory(path, sum(member.file_size for member in chosen))
+    selected_members = [one for one in members if not keys or one.filename.removesuffix(".npy") in keys]
+    check_memory(path, sum(member.file_size for member in selected_members))
 
 
 def npz_arrays(path: Path, keys: Collection[str]) -> tuple[dict[str, Any], list[str]]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from nearfar.config.building import NONE
 from nearfar.config.fields import FIELDS
-from nearfar.config.objects import OWN, VIEWS, Objects, is_own_backbone
+from nearfar.config.objects import CUSTOM, VIEWS, Objects, is_own_backbone
 from nearfar.config.presets import preset_for
 from nearfar.config.reading import numbers
 from nearfar.config.recipes import RECIPES, Training
@@ -60,7 +60,7 @@ def _defaults(
     located: Located | None,
     objects: Objects,
 ) -> tuple[dict[str, Any], str | None]:
-    name = recipe if isinstance(recipe, str) else OWN
+    name = recipe if isinstance(recipe, str) else CUSTOM
     settings = _set_by_user(name, layers)
     # encoders, or a method, that the caller made have their network
     has_network = bool({"backbone", "encoders", "method"} & set(objects))
@@ -98,8 +98,8 @@ def _set_by_user(recipe: str, layers: tuple[Layer, ...]) -> dict[str, Any]:
     for layer in layers:
         merged |= layer
     preset = merged.get("preset")
-    named = isinstance(preset, str) and preset != "none" and recipe in RECIPES
-    return {**(preset_for(preset, recipe) if named else {}), **merged}
+    has_preset = isinstance(preset, str) and preset != "none" and recipe in RECIPES
+    return {**(preset_for(preset, recipe) if has_preset else {}), **merged}
 
 
 def _of_run(init: Any, expected: Modality) -> dict[str, Any]:
@@ -134,8 +134,8 @@ def _choose_defaults(
 ) -> dict[str, Any]:
     """The settings that nothing else decides: the batch size by the data; on a CPU network, size and
     epochs."""
-    free = [key for key in unset_keys if key not in inherited]
-    data = located.glance if located is not None and {*free} - {"backbone"} else None
+    adjustable = [key for key in unset_keys if key not in inherited]
+    data = located.glance if located is not None and {*adjustable} - {"backbone"} else None
     # data of another kind than the recipe's get no defaults of that kind
     small = expected.networks.small if located is None or located.modality is expected else None
     on_cpu = small is not None and _on_cpu(settings.get("device", "auto"))
@@ -150,11 +150,11 @@ def _choose_defaults(
             side = numbers({**settings, **inherited}.get("image_size"))
             if not isinstance(side, int):
                 side = _side(data, expected)
-                if side > MAX_SIDE and "image_size" in free:
+                if side > MAX_SIDE and "image_size" in adjustable:
                     values["image_size"] = side = MAX_SIDE
             images = CPU_IMAGES / (side / REFERENCE_SIDE) ** 2
             values["epochs"] = max(1, min(MAX_EPOCHS, round(images / max(1, count))))
-    return {key: values[key] for key in CHOSEN_KEYS if key in free and key in values}
+    return {key: values[key] for key in CHOSEN_KEYS if key in adjustable and key in values}
 
 
 def _on_cpu(device: Any) -> bool:

@@ -143,15 +143,15 @@ def _compare_rank(
     rows = {}
     for name, case in cases.items():
         strategy = join(case.get("sharding", "none"))
-        together = trajectory(case, Path(folder), strategy, steps, precision, batch_size)
+        parallel = trajectory(case, Path(folder), strategy, steps, precision, batch_size)
         rerun = trajectory(case, Path(folder), strategy, steps, precision, batch_size) if repeat else None
 
         with strategy.keep_alive():
             if strategy.is_first:
                 reference = trajectory(case, Path(folder), SINGLE, steps, precision, batch_size)
-                rows[name] = together.differences(reference)
+                rows[name] = parallel.differences(reference)
                 if rerun is not None:
-                    rows[name]["rerun_difference"] = max(together.differences(rerun).values())
+                    rows[name]["rerun_difference"] = max(parallel.differences(rerun).values())
         strategy.broadcast_json(None)
         if verbose and strategy.is_first:
             values = " | ".join(f"{value:.0e}" for value in rows[name].values())

@@ -80,16 +80,16 @@ class JsonLines(Logger):
         self._file = self._path.open("a", encoding="utf-8")
 
     def log(self, row: dict[str, Any]) -> None:
-        with self._named():
+        with self._name_file_in_errors():
             self._file.write(json.dumps(row) + "\n")
             self._file.flush()
 
     def flush(self) -> None:
-        with self._named():
+        with self._name_file_in_errors():
             os.fsync(self._file.fileno())
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _name_file_in_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as problem:

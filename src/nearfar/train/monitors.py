@@ -251,7 +251,7 @@ class FiniteMonitor(Hook):
         return self._skipped == 0
 
     def state(self) -> dict[str, Any]:
-        return {"skipped": self._skipped, "taken": self._taken_steps}
+        return {"skipped": self._skipped, "taken_steps": self._taken_steps}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._skipped, self._taken_steps = state["skipped"], state["taken"]
+        self._skipped, self._taken_steps = state["skipped"], state["taken_steps"]

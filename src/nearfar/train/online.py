@@ -62,10 +62,10 @@ class OnlineHead(Hook):
         if self._stored:
             tensors = [*self.head.parameters(), *self.velocity]
             with torch.no_grad():
-                for own, stored in zip(
+                for tensor, stored in zip(
                     tensors, [*self._stored["head"], *self._stored["velocity"]], strict=True
                 ):
-                    own.copy_(stored)
+                    tensor.copy_(stored)
             self._stored = {}
 
     def on_step(self, session: "Session", outcome: "StepOutcome") -> None:
@@ -76,16 +76,18 @@ class OnlineHead(Hook):
         labels = self.labels[index].repeat(len(features) // len(index)).to(features.device)
         if len(labels) != len(features):
             raise UserError(f"OnlineHead got {len(features)} rows of features for {len(index)} instances")
-        known = labels >= 0
+        is_labelled = labels >= 0
         if self.head is None:
             self._build(features.shape[1], features.device)
         assert self.head is not None
         with torch.enable_grad():
-            logits = self.head(features[known])
-            loss = F.cross_entropy(logits, labels[known])
+            logits = self.head(features[is_labelled])
+            loss = F.cross_entropy(logits, labels[is_labelled])
             gradients = torch.autograd.grad(loss, list(self.head.parameters()))
         self._learn(gradients)
-        self._add(float(outcome.computed.loss.detach()), float(loss.detach()), logits.detach(), labels[known])
+        self._add(
+            float(outcome.computed.loss.detach()), float(loss.detach()), logits.detach(), labels[is_labelled]
+        )
         if logs_step(session):
             means = {name: total / self._steps for name, total in self._sums.items()}
             session.log({"kind": "online", **finite_or_none(means)})

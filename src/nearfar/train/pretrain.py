@@ -26,7 +26,7 @@ from nearfar.parts.encoders import parameters_of
 from nearfar.run.checkpoints import Loaded
 from nearfar.run.features import content_hashes
 from nearfar.run.folder import DataNotes, RunFolder, notes_of
-from nearfar.run.trained import Run, backbone_of, check_kind, columns_in
+from nearfar.run.trained import Run, check_kind, columns_in
 from nearfar.system.files import as_path
 from nearfar.system.hardware import environment, keep_freed_memory, pick_device, pick_precision
 from nearfar.train.defaults import resolve_here
@@ -303,7 +303,7 @@ def version_changes(previous: Mapping[str, Any], current: Mapping[str, Any]) -> 
     """What differs between two environments in ways that can change results, as `torch 2.14, now 2.15`."""
     if not previous:
         return []
-    before, now = (
+    previous, current = (
         {
             "python": env.get("python"),
             "cpu": env.get("cpu"),
@@ -312,12 +312,16 @@ def version_changes(previous: Mapping[str, Any], current: Mapping[str, Any]) -> 
         }
         for env in (previous, current)
     )
-    return [f"{key} {before.get(key)}, now {now[key]}" for key in now if before.get(key) != now[key]]
+    return [
+        f"{key} {previous.get(key)}, now {current[key]}"
+        for key in current
+        if previous.get(key) != current[key]
+    ]
 
 
 def announce(display: Display, session: Session, notes: DataNotes) -> None:
     settings = session.settings
-    backbone = backbone_of(session.method)
+    backbone = session.method.encoders.backbone()
     dtype = str(session.precision).removeprefix("torch.")
     processes = f" by {session.strategy.world} processes" if session.strategy.is_distributed else ""
     for line in notes.lines():

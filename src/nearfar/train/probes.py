@@ -21,7 +21,7 @@ from nearfar.evaluate.sets import LabelledFeatures
 from nearfar.modalities import DataSet
 from nearfar.modalities.base import MakeViews
 from nearfar.run.features import features
-from nearfar.run.trained import backbone_of, check_kind, locate_beside
+from nearfar.run.trained import check_kind, locate_beside
 from nearfar.train.hooks import Probe
 from nearfar.train.session import Session
 
@@ -84,7 +84,7 @@ def make_probe(session: Session, validation: DataSet | None = None) -> Probe | N
     test_data = None if validation is None else validation.subset(validation.sample(0, 0, MAX_PROBED))
 
     def probe(method: Method) -> dict[str, float]:
-        encoder, strategy = backbone_of(method), method.encoding.strategy
+        encoder, strategy = method.encoders.backbone(), method.encoding.strategy
 
         def embed(data: DataSet) -> Tensor:
             return features(

@@ -28,8 +28,8 @@ def find_checkpoint(
     """The checkpoint that a run continues from, as read by rank 0; None for a new run."""
     if not strategy.is_first:
         return broadcast_checkpoint(None, strategy)
-    fresh = starts_over(settings, folder, allow_change)
-    return broadcast_checkpoint(None if fresh else newest_checkpoint(folder), strategy)
+    starts_fresh = starts_over(settings, folder, allow_change)
+    return broadcast_checkpoint(None if starts_fresh else newest_checkpoint(folder), strategy)
 
 
 def starts_over(settings: Settings, folder: RunFolder, allow_change: bool) -> bool:

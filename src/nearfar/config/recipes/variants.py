@@ -91,8 +91,8 @@ def _rules(negatives: AbstractNegatives) -> dict[str, Variant]:
         return Cave(caves)
 
     def neighbours(epochs: int) -> Neighbours:
-        after = share_of(epochs, CLOSE_AFTER)
-        return Neighbours(lower=_outer_edge(epochs), upper=INNER_EDGE, clusters=clusters, after=after)
+        start = share_of(epochs, CLOSE_AFTER)
+        return Neighbours(lower=_outer_edge(epochs), upper=INNER_EDGE, clusters=clusters, after=start)
 
     def annulus(epochs: int) -> Annulus:
         return Annulus(lower=_outer_edge(epochs), clusters=clusters, after=share_of(epochs, CLOSE_AFTER))

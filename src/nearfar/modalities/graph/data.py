@@ -80,7 +80,7 @@ class Graph:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.frombuffer(self.to_bytes(), dtype=np.uint8).astype(dtype or np.uint8)
 
-    def shown(self, inputs: Inputs, labelled: bool) -> "Graph":
+    def with_inputs(self, inputs: Inputs, labelled: bool) -> "Graph":
         """What `inputs` says of the nodes; `labelled`: whether they have labels at all."""
         if inputs == "auto":
             inputs = "labels" if labelled else "degree" if self.attributes is None else "attributes"
@@ -173,7 +173,7 @@ class GraphReader(AbstractReader):
             graph = replace(graph, **({"labels": rows.argmax(axis=1)} if labelled else {"attributes": rows}))
         if isinstance(y, Tensor) and y.ndim and len(y) == count > 1 and not y.is_floating_point():
             graph = replace(graph, classes=y.detach().cpu().numpy().reshape(count, -1)[:, 0].astype(np.int64))
-        graph = graph.shown(options["inputs"], labelled)
+        graph = graph.with_inputs(options["inputs"], labelled)
         return Decoded(graph, (count,), len(graph.to_bytes()))
 
     def collect(self, collection: Collection, options: Mapping[str, Any]) -> Graphs:
@@ -259,7 +259,8 @@ def read_tu(folder: Path, spec: str, inputs: Inputs = "auto") -> Graphs:
     )
     try:
         graphs = [
-            graph.shown(inputs, labels is not None) for graph in _split(graph_of - 1, nodes, count, spec)
+            graph.with_inputs(inputs, labels is not None)
+            for graph in _split(graph_of - 1, nodes, count, spec)
         ]
     except Unusable as problem:
         raise UserError(f"data {spec!r}: {problem}.") from None

@@ -113,8 +113,8 @@ def masked_scores(
     """The trained encoders' predictions of hidden symbols, by a softmax over the vocabulary."""
     tally = _Tally()
     with frozen(method.to(device)):
-        for read, hidden in hidden_symbols(blocks, hiding, seed):
-            batch = Batch((read, hidden), torch.arange(len(read))).to(device)
+        for visible, hidden in hidden_symbols(blocks, hiding, seed):
+            batch = Batch((visible, hidden), torch.arange(len(visible))).to(device)
             encoded = method.encoders.encode(batch, (0,), (1,))
             assert encoded.vocabulary is not None  # only encoders with a vocabulary take masked text
             prepare = method.critic.prepare

@@ -77,9 +77,9 @@ class Masked(AbstractViews):
             symbols,
             np.where(change_draws < REPLACED, random_symbols, self.vocabulary),
         )
-        read = np.where(hidden_places, masked, symbols)
+        visible = np.where(hidden_places, masked, symbols)
         hidden = np.where(hidden_places, symbols, NOTHING)
-        return torch.from_numpy(read.astype(np.int64)), torch.from_numpy(hidden.astype(np.int64))
+        return torch.from_numpy(visible.astype(np.int64)), torch.from_numpy(hidden.astype(np.int64))
 
     def _choose(self, draws: np.ndarray, length: np.ndarray) -> np.ndarray:
         """The positions with the lowest draws, `share` of the length of each block: a fixed

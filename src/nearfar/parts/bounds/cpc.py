@@ -149,9 +149,9 @@ class MultiLabelCPC(AbstractBound):
         # the fewer negatives, the larger the least alpha: the range must hold when a selection keeps fewest
         min_negatives = m - 1 if sampling.min_negatives is None else sampling.min_negatives
         ceiling, min_alpha = self.ceiling(sampling, progress), smallest_proven_alpha(n, min_negatives)
-        fewest = 1 + min_negatives
-        limits = f"[m/(n(m-1)+1), m] = [{min_alpha:g}, {fewest}] for n = {n} and m = {fewest}"
-        outside = [alpha for alpha in alphas if not min_alpha <= alpha <= fewest]
+        smallest_m = 1 + min_negatives
+        limits = f"[m/(n(m-1)+1), m] = [{min_alpha:g}, {smallest_m}] for n = {n} and m = {smallest_m}"
+        outside = [alpha for alpha in alphas if not min_alpha <= alpha <= smallest_m]
         if outside:
             return not_covered(f"alpha = {outside[0]:g} is outside {limits}", ceiling)
         if not sampling.independent:

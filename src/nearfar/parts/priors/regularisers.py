@@ -135,8 +135,8 @@ def correlation_error(
     """sum_i (1 - C_ii)^2 + redundancy sum_(i != j) C_ij^2 of standardised views."""
     correlation = first.T @ second / len(first)
     diagonal = correlation.diagonal()
-    others = correlation.square().sum() - diagonal.square().sum()
-    return (1.0 - diagonal).square().sum() + redundancy * others
+    off_diagonal = correlation.square().sum() - diagonal.square().sum()
+    return (1.0 - diagonal).square().sum() + redundancy * off_diagonal
 
 
 def standardised(cloud: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:

@@ -79,10 +79,10 @@ class Proposal(AbstractSelection):
         def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
             uniform = uniform_grid(seed, rows + first, values.shape[1]).clamp_min(2.0**-53)
             precise = values.detach().to(uniform.device, torch.float64)
-            drawn = self.drawn(beta * precise, offered.to(uniform.device), uniform)
-            if drawn.log_chance is None or uniform.device == values.device:
-                return drawn
-            return Membership(drawn.keep.to(values.device), log_chance=drawn.log_chance.to(values))
+            membership = self.draw(beta * precise, offered.to(uniform.device), uniform)
+            if membership.log_chance is None or uniform.device == values.device:
+                return membership
+            return Membership(membership.keep.to(values.device), log_chance=membership.log_chance.to(values))
 
         divided = scores.negative.divide(rule, random=True)
         assert divided.log_chance is not None
@@ -90,25 +90,25 @@ class Proposal(AbstractSelection):
             scores.positive, divided.negatives, scores.more_positives, scores.lowest, divided.log_chance
         )
 
-    def drawn(self, log_r: Tensor, offered: Tensor, uniform: Tensor) -> Membership:
+    def draw(self, log_r: Tensor, offered: Tensor, uniform: Tensor) -> Membership:
         """Who is drawn, and the log of the weight p / q of that draw. Log chances plus Gumbel noise, in
         falling order, are draws in turn without replacement."""
         log_r = log_r.masked_fill(~offered, -torch.inf)
         order = (log_r - (-uniform.log()).log()).topk(min(self.sample, log_r.shape[1]), dim=1).indices
         keep = torch.zeros_like(offered).scatter_(1, order, True) & offered
-        chosen = log_r.gather(1, order)
+        log_r_drawn = log_r.gather(1, order)
         rest = log_r.masked_fill(keep, -torch.inf).logsumexp(dim=1, keepdim=True)
-        left = torch.logaddexp(rest, chosen.flip(1).logcumsumexp(dim=1).flip(1))
-        turn = torch.arange(chosen.shape[1], device=chosen.device)
-        number = (offered.sum(dim=1, keepdim=True) - turn).clamp_min(1).to(chosen.dtype)
-        steps = torch.where(chosen > -torch.inf, left - number.log() - chosen, 0.0)
+        log_remaining = torch.logaddexp(rest, log_r_drawn.flip(1).logcumsumexp(dim=1).flip(1))
+        turn = torch.arange(log_r_drawn.shape[1], device=log_r_drawn.device)
+        number = (offered.sum(dim=1, keepdim=True) - turn).clamp_min(1).to(log_r_drawn.dtype)
+        steps = torch.where(log_r_drawn > -torch.inf, log_remaining - number.log() - log_r_drawn, 0.0)
         return Membership(keep, log_chance=steps.sum(dim=1))
 
     def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
-        fewest = source.negatives if source.min_negatives is None else source.min_negatives
+        min_negatives = source.negatives if source.min_negatives is None else source.min_negatives
         return replace(
             source,
             negatives=min(self.sample, source.negatives),
-            min_negatives=min(self.sample, fewest),
+            min_negatives=min(self.sample, min_negatives),
             importance=True,
         )

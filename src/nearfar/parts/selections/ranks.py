@@ -71,18 +71,20 @@ def between_edges(
     return reach > close
 
 
-def round_share(share: float, count: Int[Tensor, "anchor"], most: int) -> Int[Tensor, "anchor"]:
-    """Python's round(share * count), for counts of at most `most`: looked up, because not every device has
+def round_share(share: float, count: Int[Tensor, "anchor"], max_count: int) -> Int[Tensor, "anchor"]:
+    """Python's round(share * count), for counts of at most `max_count`: looked up, because not every device has
     float64."""
-    return torch.round(share * torch.arange(most + 1, dtype=torch.float64)).long().to(count.device)[count]
+    return (
+        torch.round(share * torch.arange(max_count + 1, dtype=torch.float64)).long().to(count.device)[count]
+    )
 
 
 def _places(
-    count: Int[Tensor, "anchor"], most: int, lower: float, upper: float
+    count: Int[Tensor, "anchor"], max_count: int, lower: float, upper: float
 ) -> tuple[Int[Tensor, "anchor"], Int[Tensor, "anchor"]]:
     """`places` for every anchor at once."""
-    first = torch.minimum(round_share(lower, count, most), count - 1).clamp_min(0)
-    last = torch.minimum(torch.maximum(round_share(upper, count, most), first + 1), count)
+    first = torch.minimum(round_share(lower, count, max_count), count - 1).clamp_min(0)
+    last = torch.minimum(torch.maximum(round_share(upper, count, max_count), first + 1), count)
     return first, last
 
 

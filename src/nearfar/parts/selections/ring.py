@@ -130,8 +130,8 @@ class Ball(AbstractSelection):
             with torch.no_grad():
                 return Membership(beyond_edges(values, offered, lower, 1.0, self.nearest)[0])
 
-        kept = replace(scores, negative=scores.negative.divide(rule, unweighted=True).negatives)
-        return kept if self.sample is None else Ring(0.0, 1.0, self.sample)(kept, context)
+        ring_scores = replace(scores, negative=scores.negative.divide(rule, unweighted=True).negatives)
+        return ring_scores if self.sample is None else Ring(0.0, 1.0, self.sample)(ring_scores, context)
 
     def startup_warning(self) -> str | None:
         return _hard_from_start_warning(self.lower)
