@@ -32,7 +32,6 @@ from nearfar.errors import UserError
 from nearfar.evaluate.linear import linear
 from nearfar.modalities import DataSet
 from nearfar.run.features import features
-from nearfar.run.trained import backbone_of
 from nearfar.sweeps.pictures import COLOURS, panels
 from nearfar.system.files import append_line
 from nearfar.system.hardware import keep_freed_memory
@@ -101,7 +100,7 @@ def our_trainer(overrides: Mapping[str, Any], data: DataSet, epochs: int, seed: 
     plain_view = session.settings.parts["views"].plain_view(session.description, session.device)
 
     def embed(images: DataSet) -> Tensor:
-        return features(backbone_of(session.method), images, plain_view, device=session.device)
+        return features(session.method.encoders.backbone(), images, plain_view, device=session.device)
 
     return Trainer(
         lambda: take_step(session, session.to_device(next(batches))), session.settings.batch_size, embed
