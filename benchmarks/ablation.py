@@ -1,6 +1,6 @@
 """Which candidate ratios of the estimator earn their place? Backward elimination over calibration problems.
 
-    python benchmarks/ablation.py FOLDER [--rows 300] [--problems 100] [--named 1] [--remove NAME,NAME]
+    python benchmarks/ablation.py FOLDER [--samples 300:60,1000:24] [--named 3] [--remove NAME,NAME]
 
 Every candidate is fitted once per problem, between all columns and between every block of columns: log ratios of
 rows left out of the fit give the weights, log ratios of fresh rows the value. Both are stored in FOLDER, and a
@@ -28,15 +28,9 @@ from nearfar.errors import UserError
 from nearfar.estimate.ratios import SideMap
 from nearfar.estimate.ratios.blocks import find_blocks
 from nearfar.estimate.ratios.sides import SideRows
-from nearfar.estimate.ratios.stack import (
-    CANDIDATES,
-    MIN_WEIGHT,
-    _clip,
-    _compete,
-    _split_halves,
-    mixture_weights,
-)
+from nearfar.estimate.ratios.stack import CANDIDATES, _clip, _compete, _split_halves, mixture_weights
 from nearfar.estimate.samples import check_pair, drop_shared_columns
+from nearfar.estimate.settings import MIN_WEIGHT
 from nearfar.system.hardware import one_thread
 
 SERIES = 5  # of calibration problems; intervals are calibrated on another
@@ -246,21 +240,26 @@ def eliminate(problems: list[Fitted], candidates: set[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--rows", default="300")
-    parser.add_argument("--problems", type=int, default=100, help="random ones")
-    parser.add_argument("--named", type=int, default=1, help="every so many of the named ones; 0 for none")
+    parser.add_argument("--samples", default="300:60,1000:24", help="rows:number of random problems, ...")
+    parser.add_argument(
+        "--named",
+        type=int,
+        default=3,
+        help="also every so many of the named ones, with the first rows; 0 for none",
+    )
     parser.add_argument("--remove", default="", help="candidates that are left out from the start")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    names = [str(index) for index in range(options.problems)]
-    names += list(named_problems())[:: options.named] if options.named else []
+    sizes = [tuple(map(int, pair.split(":"))) for pair in options.samples.split(",")]
+    tasks = [(str(index), rows) for rows, count in sizes for index in range(count)]
+    if options.named:
+        tasks += [(name, sizes[0][0]) for name in list(named_problems())[:: options.named]]
     fitted = []
-    for rows in options.rows.split(","):
-        for name in names:
-            try:
-                fitted.append(load_or_fit(name, int(rows), options.folder))
-            except UserError as error:
-                print(f"{name}, {rows} rows: {error}")
+    for name, rows in tasks:
+        try:
+            fitted.append(load_or_fit(name, rows, options.folder))
+        except UserError as error:
+            print(f"{name}, {rows} rows: {error}")
     eliminate(fitted, {name for name in CANDIDATES if name not in options.remove.split(",")})
 
 

@@ -7,13 +7,16 @@
 Each line of FILE is one problem: what the folds showed (`FoldSummary`), and the truth. The same command continues.
 From them follow, in this order,
 
-1. `below` and `above`: coefficients of the signs of what may be missing, for quantiles of the error on either side, by
+1. the signs that `above` may use: those with the smallest mean interval score (Gneiting & Raftery 2007) over five
+   folds of problems,
+2. `below` and `above`: coefficients of the signs of what may be missing, for quantiles of the error on either side, by
    quantile regression (Koenker & Bassett 1978), none negative, that of the sampling error at least 1,
-2. `factors`: for each width and confidence the factor of both at which that share of the problems is covered
-   (conformalised quantile regression, Romano et al. 2019; by group, Vovk 2012).
+3. `factors`: for each confidence the factor of both at which that share of the problems is covered (conformalised
+   quantile regression, Romano et al. 2019).
 
 Factors are those of problems under coefficients that did not see them (five folds of problems). Prints coverage and
-width by another such cross-validation around all of it. `--write` stores the result in the package.
+width by another such cross-validation around all of it, the choice of the signs included. `--write` stores the result
+in the package.
 """
 
 import argparse
@@ -29,25 +32,29 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 from nearfar.estimate import interval
-from nearfar.estimate.chain import cross_fit
-from nearfar.estimate.interval import Calibration, FoldSummary, References, Signs, estimate_from
+from nearfar.estimate.crossfit import cross_fit
+from nearfar.estimate.interval import Calibration, FoldSummary, Signs, estimate_from
 from nearfar.estimate.samples import check_pair, drop_shared_columns
 
 SERIES = 9  # seed of the series of problems; ablation uses another
 TARGET = Path(interval.__file__).with_name("calibration.json")
 BELOW = ("error", "learning", "share")
-ABOVE = ("error", "learning", "fit", "ksg", "rows", "width")
-BELOW_QUANTILE, ABOVE_QUANTILE = (
-    0.95,
-    0.8,
-)  # of errors that `below` and `above` follow; few estimates are too high
+QUANTILE_BELOW = 0.95  # of errors that `below` follows: few estimates are too high
+SIGNS_ABOVE = (
+    ("error", "learning"),
+    ("error", "learning", "ksg"),
+    ("error", "learning", "ksg", "width"),
+    ("error", "learning", "share", "ksg", "width"),
+    ("error", "learning", "fit", "share", "ksg", "rows", "width"),
+)
+QUANTILE_ABOVE = 0.8
+MIN_TRUTH = 0.25  # nats: interval scores of weaker dependence are divided by this
 FOLDS = 5
 CONFIDENCES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 MIN_ERROR = 0.02  # nats, added to every standard error
-MIN_GROUP = 25  # problems of one width that give it factors of its own; fewer take those of all
 STATEMENT = (
     "Of {problems} samples of {rows} rows from the random problems of benchmarks/generators/calibration.py, the interval "
-    "of confidence c contains the truth in a share c, for each width of the wider side. It is a statement about such "
+    "of confidence c contains the truth in a share c. It is a statement about such "
     "problems, not about each of them; the claim that holds for every problem is at_least."
 )
 
@@ -57,24 +64,14 @@ def measure(key: str) -> Record:
     problem = calibration.random_problem(SERIES, int(index))
     sample = problem.sample(int(rows), 1)
     pair = drop_shared_columns(check_pair(sample.x, sample.y))
-    fitted = cross_fit(pair, 5, 0)
-    summary = interval.summarise_folds(fitted.folds, int(rows), interval.reference_values(pair, 0))
     return {
-        **asdict(summary),
+        **asdict(interval.summarise(cross_fit(pair, 5, 0))),
         "problem": problem.name,
         "kind": problem.kind,
         "width": problem.width,
         "truth": problem.truth,
         "oracle": float(sample.log_ratio.mean()),
     }
-
-
-def summary_of(record: Record) -> FoldSummary:
-    references = record["references"]
-    return FoldSummary(
-        **{name: record[name] for name in FoldSummary.__dataclass_fields__ if name != "references"},
-        references=References(tuple(references["columns"]), references["ksg"]),
-    )
 
 
 def quantile_regression(signs: np.ndarray, target: np.ndarray, quantile: float) -> np.ndarray:
@@ -93,39 +90,32 @@ def table(signs: list[Signs], names: tuple[str, ...]) -> np.ndarray:
     return np.array([[asdict(sign)[name] for name in names] for sign in signs])
 
 
-def fit_coefficients(records: list[Record]) -> Calibration:
-    summaries = [summary_of(record) for record in records]
+def fit_coefficients(records: list[Record], signs_above: tuple[str, ...]) -> Calibration:
+    summaries = [FoldSummary.from_json(record) for record in records]
     signs = [Signs.of(summary) for summary in summaries]
     truth = np.array([record["truth"] for record in records])
     held_out = np.array([summary.held_out for summary in summaries])
     # errors count in standard errors, so that problems that can be solved decide
     weight = 1 / (MIN_ERROR + np.array([summary.error for summary in summaries]))
 
-    def regress(names: tuple[str, ...], target: np.ndarray, quantile: float) -> np.ndarray:
-        return quantile_regression(table(signs, names) * weight[:, None], target * weight, quantile)
+    def regress(names: tuple[str, ...], target: np.ndarray, quantile: float) -> dict[str, float]:
+        values = quantile_regression(table(signs, names) * weight[:, None], target * weight, quantile)
+        return {
+            name: round(float(value), 4) for name, value in zip(names, values, strict=True) if value > 5e-5
+        }
 
     error = truth - np.maximum(0.0, held_out + table(signs, ("learning",))[:, 0])
-    below = regress(BELOW, -error, BELOW_QUANTILE)
-    above = regress(ABOVE, error, ABOVE_QUANTILE)
-    rounded = [
-        {name: round(float(value), 4) for name, value in zip(names, values, strict=True) if value > 5e-5}
-        for names, values in ((BELOW, below), (ABOVE, above))
-    ]
-    return Calibration(rounded[0], rounded[1], CONFIDENCES, {})
+    below, above = regress(BELOW, -error, QUANTILE_BELOW), regress(signs_above, error, QUANTILE_ABOVE)
+    return Calibration(below, above, CONFIDENCES, ())
 
 
 def score(record: Record, coefficients: Calibration) -> float:
     """The factor at which the interval just reaches the truth."""
-    unit_factor = replace(coefficients, confidences=(0.9,), factors=dict.fromkeys(interval.WIDTHS, (1.0,)))
-    result = estimate_from(summary_of(record), 0.9, unit_factor)
+    unit_factor = replace(coefficients, confidences=(0.9,), factors=(1.0,))
+    result = estimate_from(FoldSummary.from_json(record), 0.9, unit_factor)
     down, up = result.half_widths
     distance = record["truth"] - result.nats
     return distance / up if distance > 0 else -distance / down
-
-
-def width_of(record: Record) -> str:
-    widest = max(record["references"]["columns"])
-    return next(name for name, most in interval.WIDTHS.items() if widest <= most)
 
 
 def problem_folds(records: list[Record]) -> list[tuple[list[Record], list[Record]]]:
@@ -143,26 +133,41 @@ def problem_folds(records: list[Record]) -> list[tuple[list[Record], list[Record
     return folds
 
 
-def calibrate(records: list[Record]) -> Calibration:
-    scores: list[tuple[str, float]] = []
+def calibrate(records: list[Record], signs_above: tuple[str, ...]) -> Calibration:
+    scores: list[float] = []
     for train, rest in problem_folds(records):
-        coefficients = fit_coefficients(train)
-        scores += [(width_of(record), score(record, coefficients)) for record in rest]
-    factors = {}
-    for width in interval.WIDTHS:
-        own = [value for name, value in scores if name == width]
-        own = own if len(own) >= MIN_GROUP else [value for _, value in scores]
-        ranks = [min(len(own), int(np.ceil((len(own) + 1) * c))) for c in CONFIDENCES]
-        factors[width] = tuple(round(float(np.sort(own)[rank - 1]), 3) for rank in ranks)
-    return replace(fit_coefficients(records), factors=factors)
+        coefficients = fit_coefficients(train, signs_above)
+        scores += [score(record, coefficients) for record in rest]
+    ranks = [min(len(scores), int(np.ceil((len(scores) + 1) * c))) for c in CONFIDENCES]
+    factors = tuple(round(float(np.sort(scores)[rank - 1]), 3) for rank in ranks)
+    return replace(fit_coefficients(records, signs_above), factors=factors)
+
+
+def interval_score(record: Record, fitted: Calibration) -> float:
+    """Width of the 90 % interval, plus 2 / 0.1 of the distance to a truth outside it, relative to the truth."""
+    low, high = estimate_from(FoldSummary.from_json(record), 0.9, fitted).interval
+    truth = record["truth"]
+    missed = max(0.0, low - truth, truth - high)
+    high = min(high, 2 * np.log(record["units"]))  # an interval without an end says no more than this
+    return float((high - low + 20 * missed) / max(truth, MIN_TRUTH))
+
+
+def choose_signs(records: list[Record]) -> tuple[str, ...]:
+    folds = problem_folds(records)
+
+    def mean_score(signs_above: tuple[str, ...]) -> float:
+        parts = [(calibrate(train, signs_above), rest) for train, rest in folds]
+        return float(np.mean([interval_score(record, fitted) for fitted, rest in parts for record in rest]))
+
+    return min(SIGNS_ABOVE, key=mean_score)
 
 
 def report(records: list[Record]) -> None:
     """Coverage and width of intervals calibrated on four fifths of the problems, on the last fifth."""
     results = []
     for train, rest in problem_folds(records):
-        fitted = calibrate(train)
-        results += [(record, estimate_from(summary_of(record), 0.9, fitted)) for record in rest]
+        fitted = calibrate(train, choose_signs(train))
+        results += [(record, estimate_from(FoldSummary.from_json(record), 0.9, fitted)) for record in rest]
     groups = {("all", ""): results}
     for record, result in results:
         groups.setdefault((record["kind"], record["width"]), []).append((record, result))
@@ -192,10 +197,9 @@ def main() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         records = run_recorded(args.file, keys, measure, args.seconds)
-    # a truth is infinite where the sum over the grid of causes misses a hard edge
-    records = [record for record in records if record["fitted"] and np.isfinite(record["truth"])]
+    records = [record for record in records if record["fitted"]]
     report(records)
-    fitted = calibrate(records)
+    fitted = calibrate(records, choose_signs(records))
     rows = " and ".join(rows for rows, _ in sizes)
     stored = {
         "command": f"python benchmarks/calibrate_interval.py FILE --samples {args.samples} --write",

@@ -26,7 +26,7 @@ DECAYS = (0.0, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
 def embedded(run: Run, spec: str | None) -> tuple[Tensor, Tensor]:
-    images, encoder, view = run.images(spec), run.encoder(), run.plain_view()
+    images, encoder, view = run.open_data(spec), run.encoder(), run.plain_view()
     rows = cached_features(
         run.path / "cache", features_key(encoder, images, view), lambda: features(encoder, images, view)
     )

@@ -3,7 +3,8 @@
 
     python benchmarks/report_information.py [FILE.jsonl] [--problems 10] [--rows 300] [--seconds S]
 
-Each line of FILE is one estimate, and the same command continues. `--seconds` ends early; what is there is
+Each line of FILE is one sample: what the folds showed. The same command continues. Estimates and intervals are made of
+it when the table is printed, so that another calibration needs no other fit. `--seconds` ends early; what is there is
 reported. Truths are the dear part: they are kept in FILE.truths (or `--truths`), for any number of rows and
 version of the estimator. `--generator calibration` takes the other generator. Prints coverage overall and by
 kind × width, the share of problems nearer to the truth than KSG and than the best of KSG, CCA and plug-in,
@@ -13,6 +14,7 @@ and the median error beside the oracle's.
 import argparse
 import time
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,10 @@ from records import Record, run_recorded, share
 
 import nearfar as nf
 from nearfar.estimate.baselines import gaussian_information, ksg_information
+from nearfar.estimate.crossfit import cross_fit, independence_p_value
+from nearfar.estimate.interval import FoldSummary, estimate_from, summarise
+from nearfar.estimate.mi import infonce_limit
+from nearfar.estimate.samples import check_pair, drop_shared_columns
 
 SERIES = 20_270  # seed of the reported series; no other program uses it
 MAX_LEVELS = 32  # of a column that the plug-in takes as it is
@@ -63,9 +69,11 @@ def measure(key: str, truths: dict[str, float]) -> Record:
     sample = problem.sample(int(rows), 1)
     start = time.process_time()
     try:
-        result = nf.estimate_mi(sample.x, sample.y, baselines=False)
+        pair = drop_shared_columns(check_pair(sample.x, sample.y))
     except nf.UserError as refusal:
         return {"problem": problem.name, "rows": int(rows), "refused": str(refusal)}
+    fit = cross_fit(pair, 5, 0)
+    summary, limit = summarise(fit), infonce_limit(fit.folds, 0.95)
     seconds = time.process_time() - start
     x, y = numbers(sample.x), numbers(sample.y)
     varying = [side[:, np.ptp(side, axis=0) > 0] for side in (x, y)]
@@ -81,17 +89,22 @@ def measure(key: str, truths: dict[str, float]) -> Record:
         "rows": int(rows),
         "truth": truths[f"{generator} {index}"],
         "oracle": float(sample.log_ratio.mean()),
-        "nats": result.nats,
-        "low": result.interval[0],
-        "high": result.interval[1],
-        "at_least": float(result.at_least),
-        "p": result.p_value,
+        "summary": asdict(summary),
+        "at_least": limit,
+        "p": independence_p_value(fit.folds),
         "ksg": ksg,
         "cca": cca,
         "plug-in": plug_in(x, y),
-        "warnings": list(result.warnings),
         "seconds": seconds,
     }
+
+
+def with_estimate(record: Record) -> Record:
+    """Adds the estimate and its 90 % interval, by the calibration in the package."""
+    if "refused" in record:
+        return record
+    result = estimate_from(FoldSummary.from_json(record["summary"]), 0.9)
+    return {**record, "nats": result.nats, "low": result.interval[0], "high": result.interval[1]}
 
 
 def error(record: Record, name: str = "nats") -> float:
@@ -129,15 +142,19 @@ def report(every_record: list[Record]) -> None:
             f"{np.nanmean(rivals[:, 0]):.4f}; CPU-seconds: median {np.median([r['seconds'] for r in group]):.1f}, "
             f"largest {max(r['seconds'] for r in group):.1f}"
         )
-        print("  | kind | width | contains the truth | nearer than KSG | median error | oracle's |")
-        print("  |---|---|---|---|---|---|")
+        widths = np.array([record["high"] - record["low"] for record in group])
+        print(f"  median width of the interval {np.median(widths):.3f}")
+        print(
+            "  | kind | width | contains the truth | nearer than KSG | median error | oracle's | interval |"
+        )
+        print("  |---|---|---|---|---|---|---|")
         for kind, width in sorted({(record["kind"], record["width"]) for record in group}):
             chosen = [k for k, r in enumerate(group) if (r["kind"], r["width"]) == (kind, width)]
             inside = share(covered(group[k]) for k in chosen)
             nearer = share(bool(errors[k] < rivals[k, 0]) for k in chosen).split(" (")[0]
             print(
                 f"  | {kind} | {width} | {inside} | {nearer} | {np.median(errors[chosen]):.3f} | "
-                f"{np.median(oracle[chosen]):.3f} |"
+                f"{np.median(oracle[chosen]):.3f} | {np.median(widths[chosen]):.2f} |"
             )
 
 
@@ -156,7 +173,8 @@ def main() -> None:
         for record in run_recorded(args.truths or args.file.with_suffix(".truths"), truth_keys, measure_truth)
     }
     keys = [f"{key} {rows}" for rows in args.rows.split(",") if rows for key in truth_keys]
-    report(run_recorded(args.file, keys, lambda key: measure(key, truths), args.seconds))
+    records = run_recorded(args.file, keys, lambda key: measure(key, truths), args.seconds)
+    report([with_estimate(record) for record in records])
 
 
 if __name__ == "__main__":

@@ -245,8 +245,13 @@ def mechanism(rng: Rng, kinds: tuple[str, ...] = ()) -> Core:
     def log_ratio(u: Array, v: Array) -> Array:
         parts = []
         for rows in np.array_split(np.arange(len(u)), max(1, len(u) // ROWS_AT_ONCE)):
-            own = log_conditional(v[rows], score(u[rows])[:, None])[:, 0]
-            parts.append(own - logsumexp(log_conditional(v[rows], scores[None]) + log_weights, axis=1))
+            s = score(u[rows])[:, None]
+            own = log_conditional(v[rows], s)[:, 0]
+            total = logsumexp(log_conditional(v[rows], scores[None]) + log_weights, axis=1)
+            # noise with hard edges may reach v from no node of the grid, though it does from the row's own score
+            nearest = log_weights[np.abs(scores - s).argmin(axis=1)]
+            total = np.where(np.isneginf(total), own + nearest, total)
+            parts.append(np.where(np.isneginf(own), -np.inf, own - np.where(np.isneginf(own), 0.0, total)))
         return np.concatenate(parts)
 
     columns = tuple(root.kind for root in roots), tuple(channel.kind for channel in channels)

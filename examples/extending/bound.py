@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nearfar.core.abstract import AbstractBound
-from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
+from nearfar.core.schedules import Progress, Value, as_text, at, ends, parse_value
 from nearfar.core.scores import Scores
 from nearfar.core.types import Certificate, NegativeSampling
 from nearfar.errors import UserError
@@ -25,7 +25,7 @@ class TemperedCPC(AbstractBound):
     def __post_init__(self) -> None:
         power = parse_value(self.power, "bound.power")
         if min(ends(power)) <= 0:
-            raise UserError(f"bound.power was {written(power)}; it must be above 0")
+            raise UserError(f"bound.power was {as_text(power)}; it must be above 0")
         object.__setattr__(self, "power", power)
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Tensor:

@@ -2,8 +2,8 @@
 
 nf.pretrain("simclr", "photos/", "runs/a", loggers=[CsvLogger("losses.csv")])
 
-With a name for the setting `logger=csv` it takes a line in `nearfar/train/loggers.py`, LOGGERS["csv"] = …,
-and one in `nearfar/config/settings.py`."""
+As a setting, `logger=csv`, it is a class with a line of LOGGERS in `nearfar/train/loggers.py`, and a name in LOGGERS
+of `nearfar/config/fields.py`."""
 
 import csv
 from pathlib import Path

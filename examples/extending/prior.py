@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nearfar.core.abstract import AbstractPrior
-from nearfar.core.schedules import START, Progress, Value, at, ends, parse_value, written
+from nearfar.core.schedules import START, Progress, Value, as_text, at, ends, parse_value
 from nearfar.core.types import Encoded
 from nearfar.errors import UserError
 
@@ -24,7 +24,7 @@ class MeanZero(AbstractPrior):
     def __post_init__(self) -> None:
         weight = parse_value(self.weight, "prior.weight")
         if min(ends(weight)) < 0:
-            raise UserError(f"prior.weight was {written(weight)}; it must be at least 0")
+            raise UserError(f"prior.weight was {as_text(weight)}; it must be at least 0")
         object.__setattr__(self, "weight", weight)
 
     def __call__(self, encoded: Encoded, progress: Progress = START) -> Tensor:

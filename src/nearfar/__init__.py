@@ -28,8 +28,10 @@ if TYPE_CHECKING:
         geometric,
         learnt,
         linear,
+        on_bound,
         on_loss,
         on_score,
+        on_variance,
         plateau,
         stairs,
         steps,
@@ -115,7 +117,6 @@ if TYPE_CHECKING:
     )
     from nearfar.parts.selections import (
         Accept,
-        Annulus,
         Ball,
         Cave,
         Chain,
@@ -165,10 +166,10 @@ _PUBLIC_NAMES = {
     "nearfar.parts.negatives": "Bank Centred InBatch NoNegatives Queue Sinkhorn Support",
     "nearfar.parts.priors": "Adversarial CrossCorrelation Distillation SIGReg VarianceCovariance",
     "nearfar.report": "write_report",
-    "nearfar.core.schedules": "cosine geometric learnt linear on_loss on_score plateau Progress stairs steps",
+    "nearfar.core.schedules": "cosine geometric learnt linear on_bound on_loss on_score on_variance plateau Progress stairs steps",
     "nearfar.core.strategy": "Strategy",
     "nearfar.core.scores": "Candidates dense_scores Membership Scores streamed_scores",
-    "nearfar.parts.selections": "Accept Annulus Ball Cave Chain Everyone Group Hard Labelled Neighbours Others Proposal Ring",
+    "nearfar.parts.selections": "Accept Ball Cave Chain Everyone Group Hard Labelled Neighbours Others Proposal Ring",
     "nearfar.sweeps.run": "sweep",
     "nearfar.train.distill": "distill",
     "nearfar.train.hooks": "Hook",
@@ -183,19 +184,19 @@ _PUBLIC_NAMES = {
     "nearfar.modalities.image.views": "Augment BYOLViews CMCViews CropFlipViews InstDiscViews SimCLRViews Views",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC_NAMES.items() for name in names.split()}
-_ROOMS = (
+_PACKAGES = (
     "evaluate",
     "losses",
     "train",
-)  # the first and the last can also be called, as what one does in them
-__all__ = ["__version__", *_ROOMS, *_MODULE_OF]
+)  # nf.evaluate(...) and nf.train(...) can also be called, see their __init__.py
+__all__ = ["__version__", *_PACKAGES, *_MODULE_OF]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF and name not in _ROOMS:
+    if name not in _MODULE_OF and name not in _PACKAGES:
         raise AttributeError(f"module 'nearfar' has no attribute {name!r}")
     try:
-        if name in _ROOMS:
+        if name in _PACKAGES:
             return import_module(f"nearfar.{name}")
         attribute = getattr(import_module(_MODULE_OF[name]), name)
     except ModuleNotFoundError as problem:

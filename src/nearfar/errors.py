@@ -85,6 +85,9 @@ def near_names(name: str, options: Iterable[str], count: int = 3) -> str:
 def error_reason(error: BaseException) -> str:
     """Returns the first line of what went wrong: the system's text for an OSError, else the message or the type."""
     text = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    # numpy's words for pickled objects; one of them advises to load the file unsafely
+    if "allow_pickle" in text or "Python objects in dtype" in text:
+        return "it is not an array file, or it contains Python objects, which are never loaded"
     return (str(text).splitlines() or [""])[0].rstrip(".") or type(error).__name__
 
 

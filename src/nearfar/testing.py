@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from nearfar.errors import UserError, error_reason
+from nearfar.errors import UserError, counted, error_reason
 
 Loss = Callable[..., Tensor]
 TIMEOUT = 120.0  # seconds that a rank waits for another
@@ -56,8 +56,8 @@ def assert_ranks_equal(
     floats = [one for one in batch if _is_differentiable(one) and one.ndim]
     if world < 2 or not floats or any(_is_rows(one) and len(one) < world for one in batch):
         raise UserError(
-            f"world was {world} and inputs were {len(batch)}, {len(floats)} of them floating-point tensors; expected "
-            "at least 2 ranks, and for each rank a row of a floating-point tensor"
+            f"world was {world}, and {len(floats)} of the {counted(len(batch), 'inputs')} are floating-point tensors "
+            "with rows. Expected at least 2 ranks, and a row of every tensor for each rank."
         )
     dtype = max((one.dtype for one in floats), key=lambda kind: torch.finfo(kind).eps)
     comparison = RankComparison(

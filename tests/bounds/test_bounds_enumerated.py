@@ -87,13 +87,13 @@ WORLDS = [fair_coin(), fair_coin(0.1), *map(random_world, range(30))]
 
 @pytest.mark.parametrize("negatives", [1, 2])
 def test_vince_with_density_ratios_never_exceeds_the_information(negatives: int) -> None:
-    """Thm 3.1, Eq. 3: with weights p / q the expectation is InfoNCE's, and after -K + 1 it is at most 0:
-    vacuous."""
+    """Thm 3.1, Eq. 3: with weights p / q the expectation is InfoNCE's, and after -K + 1 it is at most
+    log K - K + 1, which is below 0: vacuous."""
     for world in WORLDS:
         ratio = world.joint.sum(0) / world.proposal
         for mean in (True, False):
             vince = world.expectation(negatives, world.proposal, ratio, mean=mean) - negatives
-            assert vince <= 1e-12
+            assert vince <= math.log(negatives + 1) - negatives + 1e-12
             assert vince <= world.information + 1e-12
 
 
@@ -309,6 +309,55 @@ def test_the_papers_curricula_are_covered_with_negatives_of_ones_own() -> None:
     assert nf.AlphaCPC(nf.geometric(10.0, 1.0)).certificate(NegativeSampling(64, 63)).status == "proven"
 
 
+# ------------------------------------------------------------------------------------------- the best critic
+
+
+def slope(world: World, negatives: int, bound: nf.AbstractBound, critic: Tensor) -> tuple[float, float]:
+    """The bound's expectation and the largest entry of its gradient in the critic's table."""
+    u, v, others = world.outcomes(negatives)
+    f = critic.clone().requires_grad_()
+    values = torch.func.vmap(lambda a, b: bound(nf.Scores.of(a[None], b[None])))(
+        f[u, v], f[u[:, None], others]
+    )
+    value = (world.joint[u, v] * world.joint.sum(0)[others].prod(1) * values).sum()
+    return float(value.detach()), float(torch.autograd.grad(value, f)[0].abs().max())
+
+
+@pytest.mark.parametrize("negatives", [1, 2])
+def test_infonce_and_nce_are_highest_at_the_log_ratio(negatives: int) -> None:
+    """Liu 2022, Eq. 26-27, Sáez Maldonado 2021, Eq. 14: the best critic of InfoNCE is the log ratio, plus anything that
+    depends on u alone, and its shares are the posterior of "this one is the positive". Sáez Maldonado 2021, Thm 4.1: that
+    of binary NCE is the log ratio and nothing else. By enumeration: there the slope is zero, elsewhere it is not and the
+    value is lower (both are concave in the critic)."""
+    for seed in range(12):
+        world = random_world(seed)
+        p_v = world.joint.sum(0)
+        best = (world.joint / (world.joint.sum(1, keepdim=True) * p_v)).log()
+        u, v, others = world.outcomes(negatives)
+        by_row = torch.randn(len(best), 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        wrong = torch.randn(best.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        for bound in (nf.InfoNCE(), nf.BinaryNCE()):
+            highest, gradient = slope(world, negatives, bound, best)
+            assert gradient < 1e-12
+            lower, elsewhere = slope(world, negatives, bound, best + wrong)
+            assert lower < highest - 1e-6
+            assert elsewhere > 1e-4
+        assert slope(world, negatives, nf.InfoNCE(), best + by_row) == pytest.approx(
+            slope(world, negatives, nf.InfoNCE(), best), abs=1e-12
+        )
+        assert (
+            slope(world, negatives, nf.BinaryNCE(), best + by_row)[0]
+            < slope(world, negatives, nf.BinaryNCE(), best)[0] - 1e-6
+        )
+        # the posterior by Bayes: p(x_i | u) times p of the others, over the same for every place
+        places = torch.cat([v[:, None], others], dim=1)
+        conditional = (world.joint / world.joint.sum(1, keepdim=True))[u[:, None], places]
+        weights = conditional * p_v[places].prod(1, keepdim=True) / p_v[places]
+        torch.testing.assert_close(
+            best[u[:, None], places].softmax(1), weights / weights.sum(1, keepdim=True)
+        )
+
+
 # ---------------------------------------------------------------------------------- divergences of any two samples
 
 
@@ -376,6 +425,26 @@ def test_propositions_of_exchangeable_variables(m: int) -> None:
         assert mean(alpha, same) > 1 / alpha + 0.2
 
 
+def test_the_proof_of_proposition_2_lacks_a_weight() -> None:
+    """Song & Ermon 2020, Eq. 25-26: a share is at most its mean over windows of t negatives, if a window's sum is weighted
+    by (m - alpha) / t. Without that weight, as printed, equal variables refute it: 1 > 4 / 5 at m = 4, alpha = 2, t = 3."""
+    m, alpha, t = 4, 2.0, 3
+
+    def share(x: Tensor) -> float:
+        return float(m * x[0] / (alpha * x[0] + (m - alpha) / (m - 1) * x[1:].sum()))
+
+    def over_windows(x: Tensor, weight: float) -> float:
+        sums = [x[1:].roll(-start)[:t].sum() for start in range(m - 1)]
+        return sum(float(m * x[0] / (alpha * x[0] + weight * one)) for one in sums) / (m - 1)
+
+    for seed in range(20):
+        x = torch.rand(m, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 1e-3
+        assert share(x) <= over_windows(x, (m - alpha) / t) + 1e-12
+    equal = torch.ones(m, dtype=torch.float64)
+    assert share(equal) == pytest.approx(1)
+    assert over_windows(equal, 1.0) == pytest.approx(4 / 5)
+
+
 def test_donsker_varadhans_gap_is_a_divergence() -> None:
     """Sáez Maldonado 2021, Thm 3.2.1, Eq. 5-6: KL(P | Q) minus E_P[T] + log E_Q[e^T] is KL(P | G), G = e^T Q / Z. So over a
     class of functions (Cor. 2) the highest value is at most KL, and tight where G = P."""
@@ -433,7 +502,7 @@ def test_a_thousand_weakly_correlated_dimensions_need_many_negatives() -> None:
     assert math.exp(nats) == pytest.approx(7.3e8, rel=0.01)
 
 
-def test_bayes() -> None:
+def test_posterior_is_likelihood_times_prior_over_evidence() -> None:
     """Sáez Maldonado 2021, Thm 2.1.1, printed P(B given A) = P(A given B) P(A) / P(B): it is P(A given B) P(B) / P(A)."""
     joint = torch.tensor([[0.1, 0.3], [0.4, 0.2]], dtype=torch.float64)
     a, b = joint.sum(1, keepdim=True), joint.sum(0, keepdim=True)
@@ -442,7 +511,7 @@ def test_bayes() -> None:
     assert (posterior - likelihood * a / b).abs().max() > 0.1
 
 
-def test_jensen() -> None:
+def test_log_of_a_mean_is_at_least_the_mean_of_logs() -> None:
     """Sáez Maldonado 2021, Prop. 9: the log of a mean is at least the mean of the logs."""
     for seed in range(10):
         p, q, _ = two_distributions(seed)

@@ -37,7 +37,7 @@ def test_a_sum_is_an_objective_and_its_ceiling_the_sum_of_theirs() -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("infonce+infonce", "names one of them twice"), ("infonce+triplet", "add bounds of one kind")],
+    [("infonce+infonce", "lists infonce twice"), ("infonce+triplet", "add bounds of one kind")],
 )
 def test_bad_sums_get_a_sentence(name: str, message: str) -> None:
     with pytest.raises(UserError, match=message):

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 import nearfar as nf
 from nearfar.bench.quality import QualityPoint, minutes_to, our_trainer, quality_chart, quality_table
+from nearfar.bench.records import append_record, read_records
 from nearfar.cli import main
 from nearfar.data import open_data
+from nearfar.errors import UserError
 
 
 @pytest.fixture
@@ -62,7 +64,15 @@ def test_arms_take_turns_and_a_record_is_not_measured_again(
         "--batch-size",
         "16",
     ]
-    words += ["--backbone", "resnet8-w8", "--only", "nearfar", "--arm", "fast: lr=1e-2 workers=1", "--json"]
+    words += [
+        "--backbone",
+        "resnet8-w8",
+        "--only",
+        "nearfar",
+        "--arm",
+        "fast: lr=1e-2 workers=1 views.crop_scale=[0.2,1.0]",
+        "--json",
+    ]
     words += ["--record", str(record), "--svg", str(tmp_path / "curve.svg")]
     assert main(words) == 0
     points = json.loads(capsys.readouterr().out)
@@ -79,6 +89,27 @@ def test_arms_take_turns_and_a_record_is_not_measured_again(
     assert main(words) == 0
     assert record.read_bytes() == stored
     assert json.loads(capsys.readouterr().out) == points
+
+
+def test_a_record_that_a_kill_cut_short_resumes_and_another_file_is_refused(tmp_path: Path) -> None:
+    record, points = tmp_path / "record.jsonl", [QualityPoint("a", seed, 1.0, 2.0, 0.5) for seed in range(2)]
+    for point in points:
+        append_record(record, point)
+    record.write_bytes(record.read_bytes()[:-9])
+    assert read_records(record, QualityPoint) == points[:1]
+    append_record(record, points[1])
+    assert read_records(record, QualityPoint) == points
+    for line in (
+        "text",
+        "[1]",
+        '{"arm": "a"}',
+        '{"arm": "a", "seed": 0, "epoch": "x", "cpu_minutes": 1, "top1": 0}',
+    ):
+        other = tmp_path / "other.jsonl"
+        other.write_text(record.read_text() + line + "\n")
+        with pytest.raises(UserError, match=r"other\.jsonl has no QualityPoint in line 3"):
+            read_records(other, QualityPoint)
+        assert other.read_text().endswith(line + "\n")
 
 
 @given(
@@ -118,6 +149,8 @@ def test_the_table_has_mean_and_deviation_over_seeds_and_says_where_a_goal_is_mi
         ([], "bench quality needs --data"),
         (["--data", "digits", "--goal", "70"], "--goal was 70"),
         (["--data", "digits", "--arm", "lr=1"], "--arm was 'lr=1'"),
+        (["--data", "digits", "--arm", "a: lr"], "'lr' is not a setting"),
+        (["--data", "digits", "--arm", "a: views.crop_scale=[2,3]"], "views.crop_scale is [2, 3]"),
         (["--data", "digits", "--probes", "0"], "--probes was 0"),
     ],
 )

@@ -6,8 +6,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import datasets
+import duckdb
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import polars as pl
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -114,6 +119,28 @@ def test_embed_writes_features_with_paths_and_labels(run: Path, photos: Path, tm
     assert table.column_names == ["path", "label", "class", "feature"]
     features = np.stack(table["feature"].to_numpy())
     np.testing.assert_allclose(features, nf.Run.open(run).embed(str(photos)).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_features_open_in_other_libraries(run: Path, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "features.parquet"
+    assert main(["embed", str(run), str(photos), "--out", str(out)]) == 0
+    table = pq.read_table(out)
+    expected, paths = np.stack(table["feature"].to_numpy()), table["path"].to_pylist()
+    pandas_frame, polars_frame = pd.read_parquet(out), pl.read_parquet(out)
+    rows = duckdb.execute("select path, feature, class from read_parquet(?)", [str(out)]).fetchall()
+    dataset = datasets.Dataset.from_parquet(str(out), cache_dir=str(tmp_path / "cache"))
+    readings: dict[str, tuple[Any, Any]] = {
+        "pandas": (pandas_frame["path"], pandas_frame["feature"]),
+        "polars": (polars_frame["path"], polars_frame["feature"]),
+        "duckdb": ([row[0] for row in rows], [row[1] for row in rows]),
+        "datasets": (dataset["path"], dataset["feature"]),
+    }
+    for library, (names, features) in readings.items():
+        assert list(names) == paths, library
+        np.testing.assert_array_equal(
+            np.array([list(row) for row in features], np.float32), expected, library
+        )
+    assert {row[2] for row in rows} == set(pandas_frame["class"])
 
 
 def test_report_is_one_file(run: Path) -> None:
@@ -266,6 +293,7 @@ def test_help_describes_every_setting_and_imports_no_torch() -> None:
         assert Settings.model_fields[name].description == field.description
         words = r"\s+".join(map(re.escape, field.description.split()))  # long lines are wrapped
         assert re.search(rf"^  {name} +{words}\s+\[", text, re.MULTILINE)
+    assert "[100; on a CPU by the data]" in text  # the default epochs
 
 
 def test_doctor_agrees_with_torch() -> None:

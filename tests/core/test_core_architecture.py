@@ -65,7 +65,7 @@ def test_rooms_import_only_the_base_and_themselves(room: str) -> None:
 
 def test_parts_are_abstract_or_final() -> None:
     """All classes between a concrete part and the abstract class of its kind are abstract."""
-    from nearfar.config.building import ROOMS as KINDS
+    from nearfar.config.sections import PARTS_BY_CHOICE as KINDS
     from nearfar.core.abstract import AbstractPart
 
     for parts in KINDS.values():
@@ -94,7 +94,7 @@ MAY_NAME_FILES = {"evaluate/held_out.py", "cli/demo_run.py"}
 
 def concrete() -> tuple[set[str], set[str]]:
     """(class names of parts and modalities, the names by which settings know them)."""
-    from nearfar.config.sections import ROOMS as PARTS
+    from nearfar.config.sections import PARTS_BY_CHOICE as PARTS
     from nearfar.modalities import MODALITIES
     from nearfar.modalities.image import views
 
@@ -108,6 +108,48 @@ def concrete() -> tuple[set[str], set[str]]:
     names |= {name for kind in kinds for name in (*kind.views.names, *kind.networks.names)}
     # "none" also means "not given", "cosine" a schedule or a vote, "momentum" an optimiser, "mlp" a protocol
     return classes - {""}, names - {"none", "cosine", "momentum", "mlp"}
+
+
+TYPE_MAKERS = {"TypeVar", "NewType", "TypedDict", "NamedTuple"}
+
+
+def type_names(source: str) -> list[str]:
+    """The classes, type variables and aliases of types that a module defines at its top."""
+    names = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name):
+            value = node.value
+            makes_type = isinstance(value, ast.Call) and ast.unparse(value.func) in TYPE_MAKERS
+            is_alias = isinstance(value, ast.Subscript | ast.BinOp | ast.Name | ast.Attribute)
+            is_capitalised = target.id.lstrip("_")[:1].isupper() and not target.id.isupper()
+            if is_capitalised and (makes_type or is_alias):
+                names.append(target.id)
+    return names
+
+
+def test_a_type_name_has_one_meaning() -> None:
+    """A class, an alias or a type variable is defined once in the project and imported elsewhere."""
+    files: dict[str, list[str]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        for name in type_names(path.read_text()):
+            files.setdefault(name, []).append(str(path.relative_to(SOURCE)))
+    assert {name: places for name, places in files.items() if len(places) > 1} == {}
+
+
+def test_type_names_are_detected() -> None:
+    lines = [
+        "class Row: pass",
+        "Rows = list[Row]",
+        'Side = TypeVar("Side")',
+        "Choice = Row | str",
+        "Alias = Row",
+        "SIZES = list[int]",
+        "total = count[0]",
+        "Limits = Row()",
+    ]
+    assert type_names("\n".join(lines)) == ["Row", "Rows", "Side", "Choice", "Alias"]
 
 
 def uses_of_concrete_names(path: Path, classes: set[str], names: set[str]) -> list[str]:

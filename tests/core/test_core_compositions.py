@@ -17,7 +17,7 @@ import torch
 from nearfar.config.fields import CHOICES
 from nearfar.config.recipes import RECIPES
 from nearfar.config.resolving import resolve
-from nearfar.config.sections import ROOMS
+from nearfar.config.sections import PARTS_BY_CHOICE
 from nearfar.data.open import Located, locate
 from nearfar.data.source import Limits
 from nearfar.errors import UserError
@@ -101,9 +101,9 @@ def draw_composition(rng: random.Random, kind: str) -> tuple[str, dict[str, Any]
         layer["views.samples"] = 640
     elif kind == "texts":
         layer["views.length"] = 16
-    for room in rng.sample([room for room in CHOICES if room in ROOMS], rng.randint(1, 4)):
+    for room in rng.sample([room for room in CHOICES if room in PARTS_BY_CHOICE], rng.randint(1, 4)):
         if kind == "images" or room != "encoders":
-            layer[room] = rng.choice(list(ROOMS[room]))
+            layer[room] = rng.choice(list(PARTS_BY_CHOICE[room]))
     if rng.random() < 0.3:
         layer["views.count"] = rng.choice([1, 2, 3])
     if rng.random() < 0.3:

@@ -1,10 +1,13 @@
-"""Training on a device that has no float64, as Apple's GPUs have none.
+"""Training on a device that has no float64, as Apple's GPUs have none, and that need not be waited for.
 
 The device is torch's private-use device with a backend in Python: its tensors are CPU tensors behind another
 device, every operation that would give it a float64 raises, and so does one that mixes devices. What this
 cannot show: operations that a real device lacks, and kernels that run asynchronously.
 """
 
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +18,27 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import nearfar as nf
 from nearfar.core.strategy import SINGLE
-from nearfar.train import pretrain
+from nearfar.train import equality, pretrain, step
 from nearfar.train.equality import make_data, trajectory
 
 NAME = "small"
+# operations for which the host waits: they read a number, or the size of their result depends on the numbers
+READS = (
+    *("_local_scalar_dense", "item", "equal", "is_nonzero", "nonzero", "masked_select", "bincount"),
+    *("repeat_interleave.Tensor", "_unique2", "unique_dim", "unique_consecutive"),
+)
+INDEXING = ("aten::index", "aten::index_put_", "aten::_index_put_impl_")  # by a mask: its size is read
+waits: list[str] = []  # of the last step, with the lines of nearfar that caused them
 COPIES = ("aten::copy_", "aten::_to_copy", "aten::index", "aten::_index_put_impl_", "aten::index_put_")
+
+
+def record_wait(name: str) -> None:
+    lines = [
+        f"{Path(frame.filename).name}:{frame.lineno}"
+        for frame in traceback.extract_stack()
+        if "/nearfar/" in frame.filename
+    ]
+    waits.append(f"{name} in {lines[-1] if lines else 'torch'}")
 
 
 class DeviceTensor(Tensor):
@@ -47,6 +66,7 @@ class DeviceTensor(Tensor):
         return self.raw.untyped_storage()
 
     def tolist(self) -> Any:
+        record_wait("tolist")
         return self.raw.tolist()
 
     @classmethod
@@ -61,6 +81,11 @@ def compute(operation: Any, args: Any, kwargs: Any) -> Any:
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     on_device = [isinstance(tensor, DeviceTensor) for tensor in tensors]
     name = operation.name().partition(".")[0]
+    by_mask = name in INDEXING and any(
+        isinstance(leaf, Tensor) and leaf.dtype == torch.bool for leaf in tree_leaves(args[1])
+    )
+    if any(on_device) and (operation.name().removeprefix("aten::") in READS or by_mask):
+        record_wait(operation.name())
     mixed = any(on_device) and any(
         not on_this_device and tensor.ndim for on_this_device, tensor in zip(on_device, tensors, strict=True)
     )
@@ -70,6 +95,10 @@ def compute(operation: Any, args: Any, kwargs: Any) -> Any:
     stays = any(on_device) if target is None else torch.device(target).type == NAME
     if name == "aten::copy_":
         stays = on_device[0]
+    crosses = any(on_device) and not (stays and all(on_device))
+    in_background = kwargs.get("non_blocking") or (name == "aten::copy_" and args[2:] == (True,))
+    if name in ("aten::copy_", "aten::_to_copy") and crosses and not in_background:
+        record_wait(name)
 
     def to_cpu(leaf: Any) -> Any:
         if isinstance(leaf, DeviceTensor):
@@ -97,7 +126,7 @@ def register_device() -> list[torch.library.Library]:
             return [torch.bfloat16]
 
     def copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-        return compute(torch.ops.aten.copy_.default, (target, source), {})
+        return compute(torch.ops.aten.copy_.default, (target, source), {"non_blocking": non_blocking})
 
     backend_registration._setup_privateuseone_for_python_backend(NAME, Backend())
     everything, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
@@ -111,6 +140,16 @@ CASES: dict[str, dict[str, Any]] = {
     "drawn from a ring": {"recipe": "simclr-ring", "selection": {"lower": 0.2, "upper": 0.8, "sample": 5}},
     "bank": {"recipe": "instdisc"},
     "queue": {"recipe": "moco", "selection": "others"},
+}
+# methods whose steps read nothing but loss and gradient norm, once
+WITHOUT_WAITING: dict[str, dict[str, Any]] = {
+    "simclr": {"recipe": "simclr"},
+    "simclr in tiles": {"recipe": "simclr", "chunk": 5},
+    "moco": {"recipe": "moco"},
+    "moco in tiles": {"recipe": "moco", "chunk": 5},
+    "byol": {"recipe": "byol"},
+    "simclr-ring": {"recipe": "simclr-ring", "selection": {"lower": 0.2, "upper": 0.8}},
+    "cmc": {"recipe": "cmc"},
 }
 
 
@@ -136,6 +175,11 @@ def train_on_device(rank: int, folder: Path) -> None:
         assert differences["loss_difference"] < 1e-5, (name, differences)
         assert differences["gradient_difference"] < 1e-4, (name, differences)
     check_selections(device)
+    for name, case in WITHOUT_WAITING.items():
+        with record_steps() as steps:
+            trajectory(case, folder, SINGLE, 1, torch.float32, 16, f"{NAME}:0")
+        assert len(steps[0]) == 1, (name, steps)
+        assert steps[0][0].startswith("tolist in step.py"), (name, steps)
     pretrain.pick_device = lambda *_: device
     options: dict[str, Any] = {
         "epochs": 2,
@@ -147,8 +191,27 @@ def train_on_device(rank: int, folder: Path) -> None:
         "selection.sample": 3,
         "selection.clusters": 4,
     }
-    nf.pretrain("la", data=str(folder / "pictures.npz"), out=str(folder / "run"), **options)
+    head = nf.OnlineHead()
+    nf.pretrain("la", data=str(folder / "pictures.npz"), out=str(folder / "run"), hooks=[head], **options)
+    assert head.head is not None
+    assert head.head.weight.device.type == NAME
     assert libraries
+
+
+@contextmanager
+def record_steps() -> Iterator[list[list[str]]]:
+    """What the host waited for in each training step."""
+    steps: list[list[str]] = []
+
+    def recorded(*arguments: Any) -> Any:
+        waits.clear()
+        outcome = step.take_step(*arguments)
+        steps.append(list(waits))
+        return outcome
+
+    equality.take_step = recorded  # type: ignore[assignment]
+    yield steps
+    equality.take_step = step.take_step
 
 
 def check_selections(device: torch.device) -> None:

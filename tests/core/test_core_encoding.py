@@ -12,9 +12,12 @@ from torch import Tensor, nn
 
 import nearfar as nf
 from nearfar.core.encoding import Encoding, chunks
+from nearfar.core.networks import blocks_of
 from nearfar.distributed.strategy import join
+from nearfar.parts.encoders import backbone
 from nearfar.parts.priors import SIGReg, VarianceCovariance
 from nearfar.train.equality import start
+from nearfar.train.memory import saved_storages
 
 ROWS, WIDTH, CHUNK = 10, 6, 3
 
@@ -226,3 +229,66 @@ def test_parts_are_of_almost_equal_size() -> None:
     assert sum(sizes) == ROWS
     assert max(sizes) <= 4
     assert max(sizes) - min(sizes) <= 1
+
+
+# --------------------------------------------------------------------------------------- blocks computed again
+
+
+def stacked(*, inplace: bool = False) -> nn.Module:
+    """Three blocks with batch norm and dropout between two plain layers."""
+    torch.manual_seed(3)
+    blocks = [
+        nn.Sequential(
+            nn.ReLU(inplace) if inplace else nn.Identity(),
+            nn.Linear(8, 8),
+            nn.BatchNorm1d(8),
+            nn.Tanh(),
+            nn.Dropout(0.3),
+        )
+        for _ in range(3)
+    ]
+    return nn.Sequential(nn.Linear(WIDTH, 8), *blocks, nn.Linear(8, 4)).double()
+
+
+def stacked_method(encoding: Encoding, *, inplace: bool = False) -> nf.Method:
+    parts = (nf.Cosine(0.2), nf.InBatch(), nf.Everyone(), nf.InfoNCE())
+    return nf.Method(nf.Shared(stacked(inplace=inplace)), *parts, encoding=encoding)
+
+
+@pytest.mark.parametrize("chunk", [None, 5])
+def test_blocks_computed_again_change_no_bit(chunk: int | None) -> None:
+    """Loss, gradient and buffers; dropout draws the same numbers, and backward moves no running statistics."""
+    outcomes, saved = [], []
+    for recompute in (False, True):
+        method = stacked_method(Encoding(chunk=chunk, recompute=recompute))
+        buffers = {name: buffer.clone() for name, buffer in method.named_buffers()}
+        torch.manual_seed(7)
+        with saved_storages() as sizes:
+            loss, gradients = differentiated(method, batch())
+        saved.append(sum(sizes.values()))
+        assert all(torch.equal(buffer, buffers[name]) for name, buffer in method.named_buffers())
+        torch.manual_seed(7)
+        method.advance(method(batch()))
+        outcomes.append({"loss": loss, **gradients, **dict(method.named_buffers())})
+    assert outcomes[0].keys() == outcomes[1].keys()
+    for name, value in outcomes[0].items():
+        assert torch.equal(outcomes[1][name], value), name
+    if chunk is None:  # autograd stores four numbers per unit and block, and here one
+        assert saved[1] < saved[0]
+
+
+def test_a_block_that_overwrites_its_input_is_not_computed_again() -> None:
+    differentiated(stacked_method(Encoding(), inplace=True), batch())
+    with pytest.raises(nf.UserError, match="changes its input in place and could not be computed again"):
+        differentiated(stacked_method(Encoding(recompute=True), inplace=True), batch())
+
+
+def test_blocks_are_those_of_the_innermost_lists() -> None:
+    assert len(blocks_of(stacked())) == 3
+    assert len(blocks_of(backbone("resnet18"))) == 8
+    assert (
+        len(blocks_of(nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 1), 5, enable_nested_tensor=False)))
+        == 5
+    )
+    assert len(blocks_of(nn.ModuleList([stacked(), stacked()]))) == 6
+    assert blocks_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU())) == []

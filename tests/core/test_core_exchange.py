@@ -128,6 +128,66 @@ def test_gathering_holds_one_copy_and_its_gradient_none(world: int) -> None:
     assert backward.allocated == ROWS * DIM * 4
 
 
+def ring_method(**parts: Any) -> nf.Method:
+    choices = {
+        "critic": nf.Cosine(0.2),
+        "negatives": nf.InBatch(),
+        "selection": nf.Everyone(),
+        "bound": nf.InfoNCE(),
+    }
+    encoding = Encoding(strategies.join(), exchange="ring")
+    return nf.Method(nf.Shared(nn.Flatten()), **{**choices, **parts}, encoding=encoding)
+
+
+def ring_batch(world: int, rows: int = ROWS) -> nf.Batch:
+    views = tuple(torch.randn(rows, 1, 2, 2).requires_grad_() for _ in range(2))
+    return nf.Batch(views, torch.arange(rows), total=rows * world)
+
+
+def test_a_rotation_holds_a_few_blocks_whatever_the_number_of_ranks() -> None:
+    """The largest tensor of a step has the keys of one rank; with one gather it has those of all."""
+    largest = []
+    for ranks in (4, 16):
+        dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=ranks)
+        with LargestTensor() as recorder:
+            ring_method()(ring_batch(ranks, 64)).loss.backward()
+        dist.destroy_process_group()
+        largest.append(recorder.numbers)
+    assert largest[0] == largest[1]
+
+
+class LargestTensor(TorchDispatchMode):
+    """The size of the largest tensor of floating-point rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = func(*args, **(kwargs or {}))
+        sizes = [leaf.numel() for leaf in tree_leaves(results) if isinstance(leaf, Tensor) and leaf.ndim > 1]
+        self.numbers = max([self.numbers, *sizes])
+        return results
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        ({"negatives": nf.Queue(64)}, "needs negatives=in-batch"),
+        ({"critic": nf.Distance()}, "needs critic="),
+        ({"selection": nf.Ring(0.2, 0.8)}, "needs selection=everyone"),
+        ({"bound": nf.Triplet()}, "log-sum-exp"),
+    ],
+)
+def test_a_rotation_refuses_what_reads_more_than_log_sum_exp(parts: dict[str, Any], reason: str) -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    try:
+        with pytest.raises(nf.UserError, match=f"exchange was ring, .*{reason}"):
+            ring_method(**parts)(ring_batch(2))
+    finally:
+        dist.destroy_process_group()
+
+
 def test_a_loss_exchanges_its_number_of_rows_once(world: int) -> None:
     with DispatchRecorder() as recorder:
         NTXentLoss(gather_distributed=True)(*torch.randn(2, ROWS, DIM))
@@ -139,7 +199,7 @@ def test_a_loss_exchanges_its_number_of_rows_once(world: int) -> None:
 
 def test_a_run_asks_all_ranks_once_a_step(world: int) -> None:
     with DispatchRecorder() as recorder:
-        strategies.join().first_reasons([None, None, None])
+        strategies.join().first_reasons([None, None, None, None])
     assert recorder.collectives == {"allreduce": 1}
 
 

@@ -5,12 +5,17 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
+import nearfar as nf
 from nearfar.cli import main
 from nearfar.distributed.failures import communication_failure
+from nearfar.distributed.strategy import join
 from nearfar.errors import UserError
 from nearfar.system.hardware import pick_device
 from nearfar.system.machine import read_memory_available
+from nearfar.train import pretrain
+from tests.helpers import IMAGES, QUICK
 
 GB = 10**9
 
@@ -90,6 +95,36 @@ def test_every_rank_gets_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         pick_device("auto", 2)
 
 
+def test_training_and_opened_runs_use_the_gpu_of_their_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launcher numbers the processes of a machine: this one is the second (LOCAL_RANK=1)."""
+    run = nf.pretrain("simclr", IMAGES, tmp_path / "run", backbone="resnet8-w16", device="cpu", **QUICK)
+    run.settings = run.settings.model_copy(update={"device": "cuda:0"})
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+    try:
+        run.strategy = join()
+        assert run.strategy.local_rank == 1
+        assert run.device == torch.device("cuda", 1)
+
+        def stop(name: str, local_rank: int | None = None) -> torch.device:
+            raise UserError(f"{name} of process {local_rank}")
+
+        monkeypatch.setattr(pretrain, "pick_device", stop)
+        monkeypatch.setattr(pretrain, "join", lambda *_: run.strategy)
+        with pytest.raises(UserError, match=r"^cuda of process 1$"):
+            nf.pretrain("simclr", IMAGES, tmp_path / "new", backbone="resnet8-w16", device="cuda", **QUICK)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        with pytest.raises(UserError, match="process 1 on this machine has no GPU"):
+            _ = run.device
+    finally:
+        dist.destroy_process_group()
+
+
 @pytest.mark.parametrize(
     ("problem", "resumable"),
     [
@@ -119,9 +154,25 @@ def test_only_lost_processes_and_timeouts_are_resumable(problem: Exception, resu
         assert str(problem).splitlines()[0] in failure.message
 
 
+@pytest.mark.parametrize(("message", "code"), [("Duplicate GPU detected", 2), ("remote process exited", 75)])
+def test_only_a_resumable_failure_has_the_exit_code_of_one(
+    message: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> int:
+        raise dist.DistBackendError(f"NCCL error: {message}")
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    monkeypatch.setattr("nearfar.cli.recipes.run", fail)
+    assert main(["recipes"]) == code
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 def test_misplaced_words_get_a_hint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "my photos").mkdir()
     assert main(["evaluate", str(tmp_path), "my test/"]) == 2
     assert "did you mean --data 'my test/'?" in capsys.readouterr().err
     assert main(["pretrain", str(tmp_path / "my photos")]) == 2
     assert f"for instance nearfar pretrain simclr '{tmp_path / 'my photos'}'" in capsys.readouterr().err
+    assert main(["pretrain", str(tmp_path / "my photos"), "moco"]) == 2
+    assert f"did you mean nearfar pretrain moco '{tmp_path / 'my photos'}'?" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from nearfar.core.abstract import AbstractSelection
 from nearfar.core.method import Method
 from nearfar.core.schedules import START, Progress, geometric, linear
 from nearfar.core.scores import UNKNOWN, Streamed
+from nearfar.core.strategy import SINGLE
 from nearfar.core.types import Batch, Certificate, Coverage, view_pairs
 from nearfar.modalities.image import IMAGE
 from nearfar.modalities.image.views.colour import LAB_CHANNELS
@@ -95,7 +96,7 @@ def test_simclr_loss_equals_lightly() -> None:
 
 
 def test_moco_loss_equals_cross_entropy_over_positive_and_queue() -> None:
-    """Liu 2022, Eq. 35: -log softmax of [q.k+, q.queue] / temperature at place 0."""
+    """Liu 2022, Eq. 34: -log softmax of [q.k+, q.queue] / temperature at place 0."""
     net, example = network(), batch()
     queue = Queue(9, dim=DIM).double()
     stored = F.normalize(torch.randn(9, DIM, dtype=torch.float64), dim=1)
@@ -188,7 +189,7 @@ def test_many_scores_are_streamed_by_default_and_equal() -> None:
     method.prime(Batch((example, example), torch.arange(16_384)))
     a, b, index = torch.randn(256, 8), torch.randn(256, 8), torch.arange(100, 356)
     candidates = queue.candidates({}, index, 1)
-    negatives = method._negatives(a, index, candidates, START)
+    negatives = method._negatives(a, index, candidates, START, SINGLE.rows(len(a)))
     assert isinstance(negatives, Streamed)
     assert not negatives.all_tiled
     loss = method(Batch((a, b), index)).loss

@@ -1,11 +1,15 @@
 """What notebooks show: every value of the text is in the HTML, names are escaped, figures hold the measured numbers."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import nearfar as nf
+from nearfar.config.resolving import resolve
+from nearfar.core.abstract import AbstractSelection
 from nearfar.core.notebook import table_html
 from nearfar.core.results import Figure, Measurement, Result, SetFacts
 
@@ -24,6 +28,31 @@ def test_method_shows_its_choices_with_their_settings() -> None:
     html = method._repr_html_()
     for text in ("views", "encoders", "negatives", "selection", "bound", "Queue", "size = 512", "InfoNCE"):
         assert text in html
+
+
+def test_parts_methods_and_runs_show_their_settings_as_text(tmp_path: Path) -> None:
+    assert repr(nf.Queue(16)) == "Queue(size=16)"
+    assert repr(nf.Cosine(0.1)) == "Cosine(temperature=0.1, bias=0.0)"
+    assert "temperature=linear(0.1,0.2)" in repr(nf.Cosine(nf.linear(0.1, 0.2)))
+    assert "Ring(lower=0.5" in repr(nf.recipe("simclr", selection=nf.Ring(0.5)))
+    run = nf.Run(tmp_path, resolve("moco", "photos/"))
+    assert repr(run) == f"Run({str(tmp_path)!r}, recipe='moco', data='photos/')"
+
+
+def test_text_of_a_part_leaves_out_objects() -> None:
+    """Their text may hold an address in memory, and the text of encoders is compared between processes."""
+
+    class Custom(AbstractSelection):
+        def __init__(self, rule: object = None, share: float = 0.5) -> None:
+            pass
+
+        def __call__(self, scores: nf.Scores, context: object = None) -> nf.Scores:
+            return scores
+
+        def sampling(self, source: Any, progress: Any = None) -> Any:
+            return source
+
+    assert repr(Custom(object())) == "Custom(share=0.5)"
 
 
 def test_certificate_shows_status_and_condition() -> None:

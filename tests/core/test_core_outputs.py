@@ -1,17 +1,20 @@
 """Outputs never overwrite an input, an unrelated file, a device or a pipe."""
 
+import ast
 import os
 import stat
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
+import nearfar
 from nearfar.cli import main
 from nearfar.errors import UserError
 from nearfar.run.folder import RunFolder
 from nearfar.sweeps.engine import CellStore
-from nearfar.system.files import check_output, write_atomic
+from nearfar.system.files import check_output, write_atomic, write_figure
 from nearfar.system.lock import open_lock
 
 
@@ -50,6 +53,28 @@ def test_atomic_write_refuses_non_files(tmp_path: Path, make: object) -> None:
         write_atomic(target, "page")
     assert stat.S_IFMT(target.lstat().st_mode) == kind
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_figures_are_replaced_atomically(tmp_path: Path) -> None:
+    """By `write_figure` alone: other modules draw into memory."""
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "precious.svg").write_text("kept")
+    (tmp_path / "link.svg").symlink_to(tmp_path / "precious.svg")
+    with pytest.raises(OSError, match="is not a regular file"):
+        write_figure(Figure((1, 1)), tmp_path / "pipe.png")
+    write_figure(Figure((1, 1)), tmp_path / "link.svg")
+    assert (tmp_path / "precious.svg").read_text() == "kept"
+    assert "<svg" in (tmp_path / "link.svg").read_text()
+    source = Path(nearfar.__file__).parent
+    calls = [
+        (path.relative_to(source).as_posix(), ast.unparse(node.args[0]))
+        for path in source.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "savefig"
+    ]
+    assert ("system/files.py", "buffer") in calls
+    assert {target for _, target in calls} <= {"buffer", "file"}
+    assert [name for name, target in calls if target == "file"] == ["report/charts.py"]  # a StringIO
 
 
 def test_outputs_do_not_overwrite_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

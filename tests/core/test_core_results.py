@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.core.results import FIGURE_KINDS, Answers, Figure, Measurement, Result, SetFacts
 from nearfar.core.tables import text_table
+from nearfar.evaluate.accuracy import classified
 
 KEYS = [
     "results", "train", "test", "baselines", "settings", "knn", "top1", "nats", "interval", "intervals",
@@ -76,6 +78,8 @@ def test_json_has_the_documented_keys() -> None:
     assert document["knn"]["interval"][0] < 0.5 < document["knn"]["interval"][1]
     assert document["test"] == {"name": "b", "samples": 2, "fingerprint": "y", "unit": "images"}
     assert result == document, "a result reads like its JSON"
+    without_baselines = Result(SetFacts("a", 1, "x"), SetFacts("b", 2, "y"), {}, {"knn": knn})
+    assert without_baselines["baselines"] == {}
 
 
 @given(
@@ -118,3 +122,10 @@ def test_columns_are_aligned() -> None:
     rows = [["features", "top-1"], ["learned", "58.1 %"], ["x", "9 %"]]
     assert text_table(rows, numbers=True) == ["features   top-1", "learned   58.1 %", "x            9 %"]
     assert text_table(rows) == ["features  top-1", "learned   58.1 %", "x         9 %"]
+
+
+@pytest.mark.parametrize(("classes", "titles"), [(3, ["top-1"]), (5, ["top-1"]), (6, ["top-1", "top-5"])])
+def test_top_5_of_at_most_five_classes_is_not_shown(classes: int, titles: list[str]) -> None:
+    labels = torch.arange(60) % classes
+    ranked = torch.stack([labels, (labels + 1) % classes], dim=1)
+    assert list(classified(ranked, labels, classes).titles().values()) == titles

@@ -16,7 +16,7 @@ from nearfar.config.reading import load_yaml, numbers
 from nearfar.config.recipes import RECIPES
 from nearfar.config.resolving import check, read_file, read_words, resolve
 from nearfar.config.schema import settable
-from nearfar.config.sections import ROOMS, describe
+from nearfar.config.sections import PARTS_BY_CHOICE, describe
 from nearfar.config.settings import Settings
 from nearfar.errors import UserError
 from nearfar.studies.run import read_options, studies
@@ -228,7 +228,7 @@ def test_a_parts_signature_is_its_schema() -> None:
         "centred": "dino",
         "distillation": "distill",
     }
-    for room, parts in ROOMS.items():
+    for room, parts in PARTS_BY_CHOICE.items():
         for name, part in parts.items():
             settings = resolve(
                 "barlow" if (room, name) == ("bound", "none") else home.get(name, "simclr"),
@@ -317,7 +317,7 @@ def test_near_misses_are_suggested() -> None:
         ({"clip": -1}, "clip was -1; expected a number above 0"),
         ({"held_out": 2}, "held_out was 2; expected a number below 0.5"),
         ({"max_bad_share": 3}, "max_bad_share was 3; expected a number of at most 1"),
-        ({"precision": "fp8"}, "precision was 'fp8'; expected 'auto', 'fp32' or 'bf16'"),
+        ({"precision": "fp8"}, "precision was 'fp8'; expected 'auto', 'fp32', 'bf16' or 'fp16'"),
     ],
 )
 def test_messages_about_values_do_not_come_from_pydantic(wrong: dict[str, Any], sentence: str) -> None:

@@ -88,7 +88,7 @@ def test_draws_are_compared_by_the_paired_t_test(pairs: list[tuple[float, float]
     assert (difference.verdict != "not distinguishable") == (low > 0 or high < 0)
 
 
-def test_few_equal_differences_determine_nothing() -> None:
+def test_three_equal_differences_are_not_distinguishable_and_four_are() -> None:
     """A test set counts whole rows: two or three seeds can agree exactly by chance."""
     for count in (1, 2, 3):
         difference = compare_draws([0.5] * count, [0.4] * count)

@@ -62,6 +62,32 @@ def test_extras_in_messages_exist() -> None:
     assert distributions(PROJECT["dependencies"]) == {DISTRIBUTIONS.get(module, module) for module in CORE}
 
 
+def imported_packages() -> set[str]:
+    """The top-level packages that any module of nearfar imports: by a statement, or by `need`."""
+    names = set()
+    for path in Path(nf.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names.add(node.module or "")
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "need":
+                words = (word.value for word in node.args if isinstance(word, ast.Constant))
+                names |= {word for word in words if isinstance(word, str)}
+    return {name.partition(".")[0] for name in names}
+
+
+def test_every_imported_package_is_declared() -> None:
+    """fsspec was imported and came with other packages only by chance."""
+    declared = distributions(
+        [*PROJECT["dependencies"], *(r for extra in PROJECT["optional-dependencies"].values() for r in extra)]
+    )
+    needed = imported_packages() - sys.stdlib_module_names - {"nearfar"}
+    assert {"torch", "fsspec", "PIL", "timm"} <= needed
+    undeclared = {name for name in needed if DISTRIBUTIONS.get(name, name).lower() not in declared}
+    assert undeclared == set()
+
+
 WITHOUT = f"""
 import sys
 for name in {sorted({*EXTRAS, "lightly"})!r}:

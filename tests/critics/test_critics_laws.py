@@ -61,7 +61,7 @@ def test_a_critic_s_own_weights_learn_through_streamed_scores(name: str) -> None
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_zero_initialised_critic_is_constant_and_can_learn(name: str) -> None:
     torch.manual_seed(0)
-    critic: Any = PARTS[name](dim=(3, 4), silent=True)
+    critic: Any = PARTS[name](dim=(3, 4), starts_at_zero=True)
     scores = critic.cross(torch.randn(5, 3), torch.randn(5, 4), START)
     assert (scores == 0).all()
     (scores.diagonal() - scores.logsumexp(1)).mean().backward()

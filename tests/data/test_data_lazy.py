@@ -115,7 +115,7 @@ def test_batches_do_not_depend_on_when_a_bad_row_is_found(writer: Any, tmp_path:
         listed = list(csv.reader(file))
     assert listed[0] == ["path", "reason"]
     assert len(listed) == 4  # each once, however many found it
-    reader = unchecked.reader
+    reader = unchecked.unusable_rows
     assert reader is not None
     assert len(reader.bad) == 3
     # ids, labels and pictures are those of the replacement
@@ -148,7 +148,7 @@ def test_bad_rows_are_counted_across_processes(tmp_path: Path) -> None:
     opened = lambda: open_data(spec, scan_bytes=0, quarantine=listed)
     opened().load(np.arange(41))
     later = opened()
-    reader = later.reader
+    reader = later.unusable_rows
     assert reader is not None
     assert sorted(reader.bad) == [4, 5, 37]
     with pytest.raises(UserError, match="5 of 90 instances cannot be used"):
@@ -157,7 +157,7 @@ def test_bad_rows_are_counted_across_processes(tmp_path: Path) -> None:
         opened()
     assert len(listed.read_text().splitlines()) == 6
     as_parquet(tmp_path / "s", pictures())
-    reader = opened().reader
+    reader = opened().unusable_rows
     assert reader is not None
     assert not reader.bad
     assert listed.read_text() == "path,reason\n"

@@ -150,7 +150,9 @@ def test_a_pack_of_a_pack_and_of_a_grey_array(tmp_path: Path) -> None:
     repacked = open_data(str(pack(str(first), tmp_path / "b", encoding="raw", seed=1)))
     assert repacked.channels == 1
     assert {image.tobytes() for image in everything(repacked)} == {image.tobytes() for image in grey}
-    with pytest.raises(UserError, match="png, which holds three channels; these images have 1: use raw"):
+    with pytest.raises(
+        UserError, match="png, which holds three channels of 8 bits; these images have 1 of 8: use raw"
+    ):
         pack(grey, tmp_path / "c", encoding="png")
 
 
@@ -219,7 +221,7 @@ def test_memory_holds_a_window_and_each_group_is_read_about_once(
     images = np.random.default_rng(0).integers(0, 256, (640, 4, 4, 3), dtype=np.uint8)
     data = open_data(str(pack(images, tmp_path / "p", encoding="raw")))
     assert data.blocks is not None
-    groups: Any = data.reader.source._groups
+    groups: Any = data.unusable_rows.source._groups
     reads: list[int] = []
     rows_of = groups._rows
 

@@ -395,14 +395,12 @@ class TestNpz:
             ({"y": np.zeros(3)}, "no array `images`, `tokens` or `x` (the file holds: y)"),
             ({"images": pictures().astype(np.int64)}, "images are int64"),
             ({"images": pictures() > 3}, "images are bool"),
-            ({"images": pictures() / 100}, "range from 0 to 2.55"),
-            ({"images": pictures() / -255}, "range from -1 to"),
             ({"images": np.full((2, 3, 3), np.nan)}, "range from nan to nan"),
             ({"images": np.full((2, 3, 3), np.inf)}, "range from inf to inf"),
             ({"images": pictures()[0, 0]}, "shape (10, 3)"),
             ({"images": pictures()[:0]}, "shape (0, 8, 10, 3)"),
             ({"images": np.uint8(3)}, "shape ()"),
-            ({"images": np.zeros((4, 32, 32, 17), np.uint8)}, "at most 16 channels"),
+            ({"images": np.zeros((4, 8, 8, 17), np.uint8)}, "at most 16 channels"),
             ({"images": pictures(), "labels": LABELS[:5]}, "12 images but 5 labels"),
             ({"images": pictures(), "labels": LABELS[:, None]}, "labels have shape (12, 1)"),
             ({"images": pictures(), "labels": LABELS / 2}, "labels are float64"),
@@ -435,7 +433,9 @@ class TestNpz:
             assert trusted["images"][0] == Path("a")
         assert executed  # the hook does see it when a pickle is run
         executed.clear()
-        with pytest.raises(UserError, match=r"a\.npz' cannot be read as \.npz: Object arrays"):
+        with pytest.raises(
+            UserError, match=r"a\.npz' cannot be read as \.npz: .*Python objects, which are never loaded"
+        ):
             open_data(file)
         (tmp_path / "b.npz").write_bytes(zipfile.ZipFile(file).read("images.npy")[128:])
         with pytest.raises(UserError, match=r"b\.npz"):
@@ -659,26 +659,32 @@ def test_the_real_cifar10() -> None:
 
 
 def test_ignored_files_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """60 TIFF files next to 8 pictures were once ignored without a message."""
+    """60 files next to 8 pictures were once ignored without a message."""
     root = write_folder(tmp_path / "photos", pictures(8))
     for number in range(60):
-        (root / "ant" / f"{number}.tif").write_bytes(b"II*\0")
-    assert dict(open_data(root).ignored) == {".tif is not supported": 60}
+        (root / "ant" / f"{number}.gif").write_bytes(b"GIF89a")
+    assert dict(open_data(root).ignored) == {"GIF (.gif) is not read: convert to PNG, JPEG or TIFF": 60}
     run, words = str(tmp_path / "run"), ["backbone=resnet8-w8", "epochs=1", "batch_size=4", "image_size=8"]
     assert main(["pretrain", "simclr", str(root), "--out", run, *words]) == 0
-    sentence = "60 files ignored: .tif is not supported"
+    sentence = "60 files ignored: GIF (.gif) is not read: convert to PNG, JPEG or TIFF"
     output = capsys.readouterr()
     assert sentence in output.out + output.err
     assert main(["report", run, "--out", str(tmp_path / "report.html")]) == 0
     assert sentence in (tmp_path / "report.html").read_text()
     capsys.readouterr()
     (root / ".DS_Store").write_bytes(b"")
-    summary = "61 files ignored: .tif is not supported (60), hidden (1)"
+    summary = "61 files ignored: GIF (.gif) is not read: convert to PNG, JPEG or TIFF (60), hidden (1)"
     assert main(["pack", str(root), "--out", str(tmp_path / "packed")]) == 0
     assert summary in capsys.readouterr().err
     assert main(["embed", run, str(root), "--out", str(tmp_path / "features.parquet")]) == 0
     assert summary in capsys.readouterr().err
     assert main(["evaluate", run, "--data", str(root), "--protocol", "knn", "--json"]) == 0
     assert summary in capsys.readouterr().err
+    sweep = ["sweep", "simclr", str(root), "seed=0", "--out", str(tmp_path / "sweep"), *words]
+    assert main(sweep) == 0
+    assert f"sweep: {summary}" in capsys.readouterr().err
     # a packed folder reports the ignored files of its source
-    assert dict(open_data(tmp_path / "packed").ignored) == {".tif is not supported": 60, "hidden": 1}
+    assert dict(open_data(tmp_path / "packed").ignored) == {
+        "GIF (.gif) is not read: convert to PNG, JPEG or TIFF": 60,
+        "hidden": 1,
+    }

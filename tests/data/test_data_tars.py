@@ -4,10 +4,15 @@ import io
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
+import tifffile
+import webdataset
 from PIL import Image
 
 from nearfar.data import open_data, pack
+from nearfar.data.tars import _HeaderReader
 from tests import limited
 
 pytestmark = limited.needs_linux
@@ -49,6 +54,7 @@ SPARSE_MAP = (
 )
 HOSTILE = {
     "negative size": (GOOD + header("1.png", -512) + END, "negative size"),
+    "negative size below a block": (GOOD + header("1.png", -1) + END, "negative size"),
     "negative size of the first": (header("1.png", -1024) + GOOD + END, "negative size"),
     "negative size in a pax header": (
         GOOD + member("x", record(b"size", b"-1024"), tarfile.XHDTYPE) + header("1.png", 0) + END, "negative size",
@@ -79,6 +85,18 @@ def test_hostile_tars_are_refused(tmp_path: Path) -> None:
         assert len(message.strip().splitlines()) == 1, (name, message)
 
 
+def test_headers_are_read_forward_only() -> None:
+    """Whatever a header says: reading one twice could go on for ever."""
+    headers = _HeaderReader(io.BytesIO(bytes(4096)))
+    headers.read(1024)
+    headers.seek(1023)  # the byte before the next header, which tarfile reads again
+    headers.read(1)
+    headers.seek(2048)
+    headers.read(512)
+    with pytest.raises(tarfile.ReadError, match="negative size"):
+        headers.seek(1024)
+
+
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_long_names_are_read_in_every_format(form: int, tmp_path: Path) -> None:
     names = [f"{'folder' * 10}/{'n' * 90}{number}.png" for number in range(4)]
@@ -91,3 +109,33 @@ def test_long_names_are_read_in_every_format(form: int, tmp_path: Path) -> None:
             archive.addfile(info, io.BytesIO(picture()))
     packed = open_data(str(pack(str(tmp_path / "a.tar"), tmp_path / "packed")))
     assert sorted(path.partition("/")[2] for path in packed.paths) == sorted(names)
+
+
+def test_shards_of_webdataset_are_read_in_place(tmp_path: Path) -> None:
+    """Two shards that webdataset's own writer made, with members that are not read; PNG and TIFF of 16 bits."""
+    images = np.random.default_rng(0).integers(0, 256, (12, 9, 7, 3), dtype=np.uint8)
+    pattern = str(tmp_path / "train-%04d.tar")
+    with webdataset.ShardWriter(pattern, maxcount=8, verbose=0) as sink:
+        for number, image in enumerate(images):
+            sink.write({"__key__": f"{number:05d}", "png": image, "cls": number % 3, "json": {"n": number}})
+    for scan_bytes in (2**31, 0):
+        data = open_data(str(tmp_path), scan_bytes=scan_bytes)
+        np.testing.assert_array_equal(data.load(np.arange(12)).data, images)
+        assert data.labels.tolist() == [number % 3 for number in range(12)]
+        assert list(data.paths)[8] == "train-0001.tar/00008.png"
+        assert sum(data.ignored.values()) == 12
+    with webdataset.TarWriter(str(tmp_path / "other.tar")) as sink:
+        for number in range(3):
+            out = io.BytesIO()
+            tifffile.imwrite(out, images[number].astype(np.uint16) * 200, photometric="rgb")
+            sink.write({"__key__": f"{number:05d}", "tif": out.getvalue(), "cls": 1})
+    np.testing.assert_array_equal(
+        open_data(str(tmp_path / "other.tar")).load(np.arange(3)).data, images[:3].astype(np.uint16) * 200
+    )
+    with webdataset.TarWriter(str(tmp_path / "sound.tar")) as sink:
+        for number in range(3):
+            out = io.BytesIO()
+            soundfile.write(out, images[number].ravel() / 512, 8000, format="FLAC", subtype="PCM_16")
+            sink.write({"__key__": f"{number:05d}", "flac": out.getvalue()})
+    sound = open_data(str(tmp_path / "sound.tar"))
+    np.testing.assert_allclose(sound.load(np.array([2])).data[0], images[2].ravel() / 512, atol=2**-15)

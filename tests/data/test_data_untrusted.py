@@ -162,6 +162,20 @@ def test_table_with_invalid_column_names_is_refused(content: bytes | None, spec:
         open_data(spec.format(tmp_path / "a.csv"))
 
 
+@pytest.mark.parametrize("spec", ["pairs:{}:a,b", "series:{}", "{}", "mi"])
+def test_parquet_text_that_is_not_utf8_is_refused(
+    spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, words = tmp_path / "a.parquet", pa.array([b"one", b"t\x83o", b"three"]).view(pa.string())
+    pq.write_table(pa.table({"a": words, "b": [1.0, 2.0, 3.0]}), file)
+    if spec == "mi":
+        assert main(["mi", str(file), "--target", "b"]) == 2
+        assert "Invalid UTF8" in capsys.readouterr().err
+    else:
+        with pytest.raises(UserError, match=r"UTF8|expected columns of numbers"):
+            open_data(spec.format(file))
+
+
 @pytest.mark.parametrize("key", ["x", "images", "tokens"])
 def test_npz_member_that_is_not_an_array_is_refused(key: str, tmp_path: Path) -> None:
     """numpy returns an archive member without its magic as bytes, whatever `allow_pickle` is."""

@@ -298,3 +298,24 @@ def test_bad_input_is_one_sentence(
     Path("bad.json").write_text('{"images": 3}')
     assert main(["detect", str(run.path), *words]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_long_training_reports_its_progress(run: nf.Run, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "--train",
+        "shapes:4",
+        "--data",
+        "shapes:2:1",
+        "--epochs",
+        "2",
+        "--batch-size",
+        "2",
+        "--size",
+        "32",
+    ]
+    assert main(["detect", str(run.path), *words, "--no-baselines"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].endswith("seed 0: 4 steps of 2 images")
+    assert any(line.startswith("epoch 2.0/2  loss ") for line in lines)
+    assert main(["detect", str(run.path), *words, "--no-baselines", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""

@@ -196,6 +196,9 @@ def test_grey_run_gets_luminance(grey: nf.Run, capsys: pytest.CaptureFixture[str
     assert result["split"] == {"of": "shapes:6", "share": 0.2, "seed": 0}
     assert "class-agnostic" in table(result)
     assert "a held-out 20% of shapes:6" in table(result)
+    progress = capsys.readouterr().err.splitlines()
+    assert progress[0] == "detect: pretrained, seed 0: 3 steps of 2 images"
+    assert progress[-1].startswith("epoch 1.0/1  loss ")
     assert main(["detect", str(grey.path), "--train", "shapes:2", "--seeds", "0"]) == 2
     assert "seeds was 0" in capsys.readouterr().err
 

@@ -237,7 +237,7 @@ REFUSED = {
     "teacher": "DATA is missing",
     "teacher labelled.npz objective=hinton": "objective was 'hinton' (did you mean infonce?); expected "
     "crd, infonce, ml-cpc, kd, cosine, relational",
-    "teacher labelled.npz objective=kd+kd": "names one of them twice",
+    "teacher labelled.npz objective=kd+kd": "lists kd twice",
     "teacher three.npz objective=kd": "tells 4 classes apart, but the data have 3",
     "nowhere labelled.npz": "teacher was {home}/nowhere, which was not found",
     "labelled.npz labelled.npz": "which is a file; write the network it is for before it",

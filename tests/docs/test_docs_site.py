@@ -35,7 +35,7 @@ def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
 def test_api_reference_lists_every_public_name(site: Path) -> None:
     pages = [page.read_text() for page in (site / "reference" / "generated").glob("api-*.html")]
     names = set(re.findall(r'<dt class="sig[^"]*" id="nearfar\.[\w.]*?(\w+)">', "".join(pages)))
-    assert set(nf.__all__) - {"__version__", "info", *nf._ROOMS} <= names
+    assert set(nf.__all__) - {"__version__", "info", *nf._PACKAGES} <= names
     assert any("mutual_information" in page for page in pages)
 
 

@@ -26,7 +26,7 @@ def outputs(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
 
 
-def test_there_are_five() -> None:
+def test_five_tutorials_exist() -> None:
     assert len(TUTORIALS) == 5
 
 

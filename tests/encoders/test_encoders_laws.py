@@ -21,6 +21,17 @@ from nearfar.parts.encoders import HeadConfig, Momentum, Shared, backbone, pictu
 from nearfar.parts.encoders.backbones import BACKBONES, parameters_of
 
 
+def test_resnets_have_the_weights_of_the_thesis() -> None:
+    """Sáez Maldonado 2021, Table 5: 23,520,842 with 3 x 3 kernels and stride 1 in the first layer, and a classifier of 10.
+    Table 1 prints 11,400,000 for ResNet-18 with a classifier of 1,000, which is 11,689,512."""
+    with torch.device("meta"):
+        deep, shallow = backbone("resnet50", 3, 32), backbone("resnet18", 3, 224)
+        reference = torchvision.models.resnet18()
+    assert parameters_of(deep) + 2048 * 10 + 10 == 23_520_842
+    assert deep.get_parameter("conv1.weight").shape[2:] == (3, 3)
+    assert parameters_of(shallow) + 512 * 1000 + 1000 == parameters_of(reference) == 11_689_512
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -88,7 +99,7 @@ def test_vgg_and_mobile_networks_take_torchvisions_weights() -> None:
         assert {key: value.shape for key, value in ours.items()} == mask
 
 
-def test_a_head_of_three_layers_is_simclr_v2s() -> None:
+def test_a_head_of_three_layers_has_the_layers_of_simclr_v2() -> None:
     """Linear, norm, ReLU twice, then linear; its middle layer is what comes before the second linear map."""
     net = HeadConfig(hidden=16, dim=8, layers=3).network(pictured("resnet8-w16", (3,), 8))
     kinds = [type(layer).__name__ for layer in net.head.children()]

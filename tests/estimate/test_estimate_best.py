@@ -4,24 +4,25 @@ import json
 import math
 from dataclasses import fields, replace
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import chi2, norm
 
 import nearfar as nf
+from nearfar.estimate.baselines import References
+from nearfar.estimate.crossfit import cross_fit, pointwise_values
 from nearfar.estimate.interval import (
-    MIN_SPREAD,
-    WIDTHS,
     Calibration,
     FoldSummary,
-    References,
     Signs,
     calibration_table,
     estimate_from,
-    reference_values,
+    summarise,
 )
 from nearfar.estimate.samples import check_pair
+from nearfar.estimate.settings import MIN_SPREAD
 
 SUMMARY = FoldSummary(
     held_out=0.5,
@@ -38,7 +39,7 @@ SIMPLE = Calibration(
     below={"error": 2.0},
     above={"error": 2.0, "ksg": 0.5, "rows": 1.0},
     confidences=(0.5, 0.9),
-    factors=dict.fromkeys(WIDTHS, (0.4, 1.0)),
+    factors=(0.4, 1.0),
 )
 
 
@@ -79,12 +80,12 @@ def test_spreads_are_the_interval_without_sampling_error() -> None:
 
 def test_factors_are_interpolated_between_confidences() -> None:
     """Linear in the normal quantile between the calibrated ones, proportional to it outside."""
-    assert SIMPLE.factor((1, 1), 0.9) == pytest.approx(1.0)
-    assert SIMPLE.factor((1, 1), 0.5) == pytest.approx(0.4)
+    assert SIMPLE.factor(0.9) == pytest.approx(1.0)
+    assert SIMPLE.factor(0.5) == pytest.approx(0.4)
     z, known = norm.ppf(0.85), norm.ppf([0.75, 0.95])
-    assert SIMPLE.factor((1, 1), 0.7) == pytest.approx(0.4 + 0.6 * (z - known[0]) / (known[1] - known[0]))
-    assert SIMPLE.factor((1, 1), 0.99) == pytest.approx(norm.ppf(0.995) / norm.ppf(0.95))
-    assert SIMPLE.factor((1, 1), 0.25) == pytest.approx(0.4 * norm.ppf(0.625) / norm.ppf(0.75))
+    assert SIMPLE.factor(0.7) == pytest.approx(0.4 + 0.6 * (z - known[0]) / (known[1] - known[0]))
+    assert SIMPLE.factor(0.99) == pytest.approx(norm.ppf(0.995) / norm.ppf(0.95))
+    assert SIMPLE.factor(0.25) == pytest.approx(0.4 * norm.ppf(0.625) / norm.ppf(0.75))
 
 
 def test_interval_allows_for_a_one_parameter_dependence() -> None:
@@ -110,10 +111,8 @@ def test_the_stored_table_is_complete_and_monotone() -> None:
     for coefficients in (table.below, table.above):
         assert set(coefficients) <= names
         assert min(coefficients.values()) > 0
-    assert set(table.factors) == set(WIDTHS)
-    for factors in table.factors.values():
-        assert len(factors) == len(table.confidences)
-        assert (np.diff(factors) >= 0).all()
+    assert len(table.factors) == len(table.confidences)
+    assert (np.diff(table.factors) >= 0).all()
     assert 0.9 in table.confidences
 
 
@@ -135,7 +134,7 @@ def test_the_reference_is_ksg() -> None:
     """Near -log(1 - 0.64) / 2 for a Gaussian pair."""
     rng = np.random.default_rng(0)
     x, e = rng.normal(size=(2, 2000))
-    result = reference_values(check_pair(x, 0.8 * x + 0.6 * e), 0)
+    result = References.of(check_pair(x, 0.8 * x + 0.6 * e), 0)
     assert result.columns == (1, 1)
     assert result.ksg == pytest.approx(0.51, abs=0.07)
 
@@ -145,3 +144,30 @@ def test_a_weak_relation_among_many_columns_is_not_a_narrow_interval_round_zero(
     rng = np.random.default_rng(1)
     wide, narrow = (nf.estimate_mi(*rng.normal(size=(2, 300, d)), baselines=False) for d in (256, 1))
     assert wide.interval[1] > 2 * narrow.interval[1]
+
+
+def test_splits_are_averaged_and_their_spread_is_an_error() -> None:
+    rng = np.random.default_rng(5)
+    x, e = rng.normal(size=(2, 90))
+    pair = check_pair(x, x + 0.2 * e)
+    both = cross_fit(pair, 2, 0, splits=2)
+    single = [summarise(replace(both, splits=[folds])) for folds in both.splits]
+    result = summarise(both)
+    held_out = [part.held_out for part in single]
+    assert held_out[0] != held_out[1]
+    assert result.held_out == pytest.approx(np.mean(held_out))
+    spread = np.var(held_out, ddof=1) / 2
+    clear = all(part.held_out > 3 * part.error for part in (result, *single))
+    assert clear
+    assert result.error**2 == pytest.approx(np.mean([part.error**2 for part in single]) + spread)
+    values = [pointwise_values(replace(both, splits=[folds])) for folds in both.splits]
+    np.testing.assert_allclose(pointwise_values(both), np.mean(values, axis=0))
+    first = cross_fit(pair, 2, 0)
+    np.testing.assert_array_equal(first.folds[0].value, both.folds[0].value)
+
+
+@pytest.mark.parametrize(("bound", "splits"), [("auto", 0), ("auto", 1.5), ("infonce", 2)])
+def test_unusable_splits_are_refused(bound: str, splits: Any) -> None:
+    x, y = np.random.default_rng(6).normal(size=(2, 60))
+    with pytest.raises(nf.UserError, match="splits was"):
+        nf.estimate_mi(x, y, bound, splits=splits)

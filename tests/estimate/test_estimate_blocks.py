@@ -7,12 +7,13 @@ import pytest
 from scipy.stats import chi2, multivariate_normal, norm
 
 import nearfar as nf
-from nearfar.estimate.ratios import SideMap, SideRows, fit_stack
+from nearfar.estimate.ratios import CANDIDATES, SideMap, SideRows, fit_stack
 from nearfar.estimate.ratios.blocks import Block, BlockRatio, column_functions, find_blocks, link_p_values
-from nearfar.estimate.ratios.forest import TREES, ForestRatio, LeafWeights
+from nearfar.estimate.ratios.forest import ForestRatio, LeafWeights
 from nearfar.estimate.ratios.gaussian import GaussianRatio
-from nearfar.estimate.ratios.scores import PRIOR_ROWS, ScoreMap
 from nearfar.estimate.ratios.stack import BLOCKS
+from nearfar.estimate.ratios.transforms import ScoreMap
+from nearfar.estimate.settings import PRIOR_ROWS, TREES
 
 RNG = np.random.default_rng
 
@@ -198,3 +199,22 @@ def test_columns_of_noise_beside_a_dependence_take_little_away(columns: int) -> 
     result = nf.estimate_mi(beside, y, baselines=False)
     assert result.nats == pytest.approx(0.51, abs=0.12)
     assert result.at_least < 0.51 < result.interval[1]
+
+
+def test_combinations_of_many_categories_take_no_memory() -> None:
+    """Four columns of 20 levels have 160,000 combinations, of which 300 rows show 300."""
+    rng = np.random.default_rng(4)
+    codes = rng.integers(0, 20, size=(300, 4))
+    full = SideMap.fit(codes.astype(float), np.full(4, True))(codes.astype(float))
+    block, number = full.select(np.arange(4)), side(rng.normal(size=(300, 1)))
+    assert block.levels == 20**4
+    for name in (
+        "levels, plain",
+        "levels, own spread",
+        "densities",
+        "y of x, scaled",
+        "y of x, plain",
+        "counts",
+    ):
+        assert CANDIDATES[name](block, number, 0) is None
+    assert CANDIDATES["counts"](block, block, 0) is None

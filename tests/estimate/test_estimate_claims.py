@@ -13,16 +13,11 @@ from scipy.special import gammaln, psi
 import nearfar as nf
 from nearfar.cli import main
 from nearfar.estimate import CriticTraining
-from nearfar.estimate.bound_choice import (
-    MIN_EFFECTIVE_SAMPLES,
-    FoldScores,
-    choose_bound,
-    effective_samples,
-    measure_fold,
-)
+from nearfar.estimate.bound_choice import FoldScores, choose_bound, effective_samples, measure_fold
 from nearfar.estimate.measure import BoundValue, average_of_draws, expected_variance
 from nearfar.estimate.read import read_sample
 from nearfar.estimate.rows import autocorrelation, check_rows
+from nearfar.estimate.settings import MIN_EFFECTIVE_SAMPLES
 
 Rng = np.random.Generator
 Problem = tuple[np.ndarray, np.ndarray, float]

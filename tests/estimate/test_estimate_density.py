@@ -91,7 +91,8 @@ def test_gradient_approaches_maximum_likelihood_like_one_over_nu() -> None:
 
 
 def test_gradient_in_closed_form_by_quadrature() -> None:
-    """Eq. 20: integral of (p_d - p) nu p_n / (p + nu p_n) d log p, on a fine grid."""
+    """Eq. 20: integral of (p_d - p) nu p_n / (p + nu p_n) d log p, on a fine grid. Eq. 15, the gradient of the likelihood:
+    the same without the weight, with d log p0, whose own integral depends on the precision (Eq. 13-14)."""
     nu, grid = 5.0, np.linspace(-9, 12, 40_001)
     density = scipy.stats.norm.pdf
     p_data, p_noise = density(grid, 1.5, 0.7), density(grid, 1.0, 1.5)
@@ -108,6 +109,39 @@ def test_gradient_in_closed_form_by_quadrature() -> None:
     loss = nce_loss(model(data) - WIDE_NORMAL.log_prob(data), model(noise) - WIDE_NORMAL.log_prob(noise), nu)
     (ours,) = torch.autograd.grad(loss, model.mean)
     assert float(-ours) == pytest.approx(expected, abs=1e-4)
+    likelihood = torch.autograd.grad(model(data).mean(), [model.mean, model.log_precision])
+    slopes = (score, -0.5 * 1.3 * (grid - 1.2) ** 2)  # of log p0, in the mean and in the log precision
+    for ours, slope in zip(likelihood, slopes, strict=True):
+        assert float(ours) == pytest.approx(np.trapezoid((p_data - p_model) * slope, grid), abs=1e-3)
+
+
+def test_the_sample_objective_converges_to_its_expectation() -> None:
+    """Eq. 10-12: over models theta, the largest distance of the sample objective from the integral of Eq. 12 falls like
+    1 / sqrt(N)."""
+    nu, grid = 2.0, np.linspace(-9, 12, 20_001)
+    density = scipy.stats.norm.pdf
+    p_data, p_noise = density(grid, 1.5, 0.7), density(grid, 1.0, 1.5)
+    models = [(mean, precision) for mean in (1.0, 1.5, 2.0) for precision in (1.0, 2.0)]
+
+    def largest_distance(count: int, seed: int) -> float:
+        data = sample(count, seed)
+        generator = torch.Generator().manual_seed(1000 + seed)
+        noise = 1.0 + 1.5 * torch.randn(int(nu) * count, generator=generator, dtype=torch.float64)
+        distances = []
+        for mean, precision in models:
+            model = Gaussian(mean, precision, normalised=True)
+            p_model = density(grid, mean, precision**-0.5)
+            of_data = np.trapezoid(p_data * np.log(p_model / (p_model + nu * p_noise)), grid)
+            of_noise = np.trapezoid(p_noise * np.log(nu * p_noise / (p_model + nu * p_noise)), grid)
+            loss = nce_loss(
+                model(data) - WIDE_NORMAL.log_prob(data), model(noise) - WIDE_NORMAL.log_prob(noise), nu
+            )
+            distances.append(abs(float(-loss.detach()) - (of_data + nu * of_noise)))
+        return max(distances)
+
+    few, many = (np.mean([largest_distance(count, seed) for seed in range(10)]) for count in (100, 10_000))
+    assert 5 < few / many < 20
+    assert many < 0.03
 
 
 def test_a_normalised_model_nears_maximum_likelihood_as_nu_grows() -> None:

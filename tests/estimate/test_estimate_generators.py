@@ -1,5 +1,6 @@
 """Random problems of benchmarks/generators: log ratios belong to the draws, and truths are right."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -178,3 +179,9 @@ def test_generators_cover_kinds_and_widths() -> None:
         assert {problem.kind for problem in problems} == {"numbers", "levels", "mixed", "images"}
         assert len({problem.width for problem in problems}) == 4
         assert module.random_problem(1, 0).name != problems[0].name
+
+
+@pytest.mark.parametrize("index", [47, 100])
+def test_noise_with_hard_edges_has_a_finite_truth(index: int) -> None:
+    """Uniform noise may reach an effect from no node of the grid of causes: then the nearest node counts."""
+    assert math.isfinite(calibration.random_problem(9, index).truth)

@@ -15,13 +15,8 @@ from scipy.optimize import minimize
 from scipy.stats import binom
 
 from nearfar import info
-from nearfar.estimate.label_information import (
-    UNIFORM_SHARES,
-    is_rejected,
-    label_information,
-    log_wealth,
-    lower_limit,
-)
+from nearfar.estimate.label_information import is_rejected, label_information, log_wealth, lower_limit
+from nearfar.estimate.settings import UNIFORM_SHARES
 
 
 @given(

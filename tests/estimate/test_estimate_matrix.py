@@ -15,7 +15,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import nearfar as nf
 from nearfar.cli import main
-from nearfar.estimate.matrix import _grids, bin_codes, g_test, polya_evidence, screen
+from nearfar.estimate.matrix import _grids, bin_codes, g_test, polya_evidence, screen, worth_refining
 from nearfar.sklearn import RunFeatures, mutual_info_classif, mutual_info_regression
 
 
@@ -59,7 +59,7 @@ def test_screening_recovers_the_information_of_gaussians(correlation: float) -> 
     """-log(1 - r²) / 2; the standard error of its plug-in is about r / sqrt(n)."""
     rows = 4000
     x, y = np.random.default_rng(0).multivariate_normal([0, 0], [[1, correlation], [correlation, 1]], rows).T
-    (nats,), (p_value,) = screen(np.stack([x, np.exp(y)], 1), np.zeros(2, dtype=bool))
+    (nats,), (p_value,), _ = screen(np.stack([x, np.exp(y)], 1), np.zeros(2, dtype=bool))
     assert nats == pytest.approx(-0.5 * np.log(1 - correlation**2), abs=4 * correlation / rows**0.5)
     assert p_value < 1e-10
 
@@ -69,7 +69,7 @@ def test_screening_of_categories_is_near_the_plug_in() -> None:
     x = random.integers(0, 4, 5000)
     y = np.where(random.uniform(size=5000) < 0.5, x, random.integers(0, 4, 5000))
     joint = np.histogram2d(x, y, bins=4)[0] / 5000
-    (nats,), _ = screen(np.stack([x, y], 1).astype(float), np.ones(2, dtype=bool))
+    (nats,), *_ = screen(np.stack([x, y], 1).astype(float), np.ones(2, dtype=bool))
     assert nats == pytest.approx(nf.info.mutual_information(joint), abs=16 / 5000)
 
 
@@ -84,7 +84,8 @@ def test_g_test_equals_that_of_scipy(seed: int, shape: tuple[int, int]) -> None:
 @given(st.integers(0, 10**6))
 @settings(max_examples=30)
 def test_evidence_is_the_polya_likelihood_of_the_sequence(seed: int) -> None:
-    """The chain rule: each row's predictive probability (counts + A p q) / (rows + A), against p q."""
+    """The chain rule: each row's predictive probability (counts + A p q) / (rows + A), against those of its row and
+    its column."""
     random = np.random.default_rng(seed)
     cells = random.integers(0, 6, 12)
     grid = np.bincount(cells, minlength=6).reshape(2, 3).astype(float)
@@ -93,8 +94,15 @@ def test_evidence_is_the_polya_likelihood_of_the_sequence(seed: int) -> None:
     counts, log_ratio = np.zeros((2, 3)), 0.0
     for rows, cell in enumerate(cells):
         place = divmod(int(cell), 3)
-        predictive = (counts[place] + prior[place]) / (rows + prior.sum())
-        log_ratio += np.log(predictive / product[place])
+        joint, first, second = (
+            (seen + weight) / (rows + prior.sum())
+            for seen, weight in (
+                (counts[place], prior[place]),
+                (counts[place[0]].sum(), prior[place[0]].sum()),
+                (counts[:, place[1]].sum(), prior[:, place[1]].sum()),
+            )
+        )
+        log_ratio += np.log(joint / (first * second))
         counts[place] += 1
     assert polya_evidence(grid)[0] == pytest.approx(log_ratio, abs=1e-9)
     assert np.isfinite(gammaln(prior[product > 0])).all()
@@ -116,8 +124,15 @@ def test_p_values_of_independent_columns_are_valid() -> None:
     """P(p <= u) <= u for all u: one-sided Kolmogorov-Smirnov over 435 pairs of one table of 30 columns."""
     random = np.random.default_rng(0)
     values = np.concatenate([random.normal(size=(600, 20)), random.integers(0, 3, (600, 10))], axis=1)
-    _, p_value = screen(values, np.arange(30) >= 20)
+    _, p_value, _ = screen(values, np.arange(30) >= 20)
     assert kstest(p_value, "uniform", alternative="greater").pvalue > 1e-3
+
+
+def test_the_strongest_and_the_least_certain_pairs_are_refined() -> None:
+    nats, evidence = np.array([0.0, 0.9, 0.1, 0.5, 0.2]), np.array([-3.0, 80.0, 9.0, 1.0, 0.5])
+    assert worth_refining(nats, evidence, 3) == [1, 3, 4]
+    assert sorted(worth_refining(nats, evidence, 100)) == [1, 2, 3, 4], "independence is not refined"
+    assert worth_refining(nats, evidence, 0) == []
 
 
 def test_unusable_tables_get_a_sentence() -> None:

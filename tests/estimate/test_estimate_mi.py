@@ -163,7 +163,7 @@ def test_a_shared_number_is_dropped_and_a_shared_category_gives_its_entropy() ->
 
 def test_a_critic_given_as_a_function() -> None:
     def tiny(dim: tuple[int, int]) -> AbstractCritic:
-        return nf.Separable(hidden=8, out=4, dim=dim, silent=True)
+        return nf.Separable(hidden=8, out=4, dim=dim, starts_at_zero=True)
 
     result = nf.estimate_mi(X, Y, critic=tiny, training=CriticTraining(steps=10), **FAST)
     assert result.critic == "tiny"

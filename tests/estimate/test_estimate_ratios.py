@@ -17,11 +17,11 @@ from nearfar.estimate.ratios.densities import fit_log_density
 from nearfar.estimate.ratios.gaussian import StudentRatio
 from nearfar.estimate.ratios.predictions import MultivariateResidualRatio, ResidualRatio
 from nearfar.estimate.ratios.regressions import SplineBasis
-from nearfar.estimate.ratios.sides import FAR, squeeze
+from nearfar.estimate.ratios.sides import squeeze, swapped
 from nearfar.estimate.ratios.stack import _excess, mixture_weights
 from nearfar.estimate.ratios.tables import TableRatio
-from nearfar.estimate.ratios.transforms import AtomRatio
 from nearfar.estimate.samples import CanonicalMap
+from nearfar.estimate.settings import FAR
 
 RNG = np.random.default_rng(0)
 N = 400
@@ -72,7 +72,7 @@ def test_cross_and_pairs_agree(sample: str) -> None:
         np.testing.assert_allclose(
             all_pairs[np.arange(50), shift], ratio.pairs(a, b[shift]), atol=2e-3, err_msg=name
         )
-    assert fitted >= 2
+    assert fitted
 
 
 @pytest.mark.parametrize("sample", ["numbers", "numbers with zeros", "category and number", "categories"])
@@ -98,14 +98,18 @@ def test_student_is_the_copula_of_a_multivariate_t() -> None:
     np.testing.assert_allclose(StudentRatio(canonical, nu).pairs(x, y), expected, atol=2e-6)
 
 
-def test_a_table_is_dirichlet_s_posterior_mean_both_ways() -> None:
+def test_a_table_of_bins_is_dirichlet_s_posterior_mean_both_ways() -> None:
+    """A category and a number in bins of equal frequency, here two."""
     counts = np.array([[8, 2], [1, 9]])
     x, y = (
         np.concatenate([np.full(counts[i, j], (i, j)[side]) for i in (0, 1) for j in (0, 1)])
         for side in (0, 1)
     )
-    result = TableRatio.fit(half(x, True), half(y, True), 0, bins=0, strength=2.0)
+    number = y + np.random.default_rng(0).uniform(0, 0.1, 20)
+    result = TableRatio.fit(half(x, True), half(number[:, None]), 0, bins=2)
     assert result is not None
+    below = number < np.median(number)
+    counts = np.array([[(below[x == level] == side).sum() for side in (True, False)] for level in (0, 1)])
     p, q = counts.sum(1) / 20, counts.sum(0) / 20
     for i, j in itertools.product((0, 1), repeat=2):
         by_row = (counts[i, j] + 2 * q[j]) / (counts[i].sum() + 2) / q[j]
@@ -118,7 +122,7 @@ def test_absolute_discounting_is_its_formula() -> None:
     """(n_xy - d + d t_x p(y)) / (n_x p(y)), d = n1 / (n1 + 2 n2) of cells met once and twice (Ney et al. 1994), mean over both ways."""
     counts = np.array([[5, 1, 0], [0, 4, 1], [2, 0, 1]])
     x, y = (np.repeat(levels.ravel(), counts.ravel()) for levels in np.indices(counts.shape))
-    table = TableRatio.fit(half(x, True), half(y, True), 0, bins=0, strength=None)
+    table = TableRatio.fit(half(x, True), half(y, True), 0, bins=0)
     assert table is not None
     d = 3 / (3 + 2 * 1)
     expected = np.zeros((3, 3))
@@ -152,7 +156,7 @@ def test_the_mixture_finds_what_one_ratio_alone_is_right_about() -> None:
     assert {"forest", "levels, own spread"} & set(stack.names)
     truth = math.log(2) - nf.info.entropy([0.05, 0.95])
     value = stack.pairs(a[unseen], b[unseen]).mean()
-    assert value == pytest.approx(truth, abs=0.15)
+    assert value == pytest.approx(truth, abs=0.12)
     assert stack.weights.sum() == pytest.approx(1)
     assert [half_fit.names for half_fit in stack.halves] == [stack.names] * 2
     assert np.mean([half_fit.pairs(a[unseen], b[unseen]).mean() for half_fit in stack.halves]) < value
@@ -242,7 +246,7 @@ def test_only_a_clear_excess_is_subtracted() -> None:
 def test_the_excess_of_two_categories_is_counted_over_all_pairs_of_levels() -> None:
     """By a loop: the mean of r where every level of x meets every level of y as often as their shares say."""
     a, b = SAMPLES["categories"]
-    counts = TableRatio.fit(a, b, 0, bins=0, strength=1.0)
+    counts = TableRatio.fit(a, b, 0, bins=0)
     assert counts is not None
     doubled = replace(counts, log_ratio=counts.log_ratio + np.log(2))
     mean = np.mean([2 * np.exp(counts.cross(a[np.array([i])], b)) for i in range(N)])
@@ -252,14 +256,11 @@ def test_the_excess_of_two_categories_is_counted_over_all_pairs_of_levels() -> N
 
 def test_candidates_share_cached_fits() -> None:
     a, b = half(NUMBER), half(NUMBER + RNG.normal(size=N))
-    fits = [
-        ResidualRatio.fit(a, b, 0, swapped=False, scaled=True, spread_varies=varies)
-        for varies in (False, True)
-    ]
+    fits = [ResidualRatio.fit(a, b, 0, scaled=True, spread_varies=varies) for varies in (False, True)]
     assert fits[0] is not None
     assert fits[1] is not None
     assert fits[0].density.predict is fits[1].density.predict
-    second = ResidualRatio.fit(a, half(NUMBER**2), 0, swapped=False, scaled=True, spread_varies=False)
+    second = ResidualRatio.fit(a, half(NUMBER**2), 0, scaled=True, spread_varies=False)
     assert second is not None
     assert second.density.predict is not fits[0].density.predict
 
@@ -313,13 +314,13 @@ def test_multivariate_residual_ratio_is_that_of_a_spiral() -> None:
     y = curve(angle) + noise * rng.normal(size=(900, 2))
     maps = SideMap.fit(angle[:600, None], np.array([False])), SideMap.fit(y[:600], np.zeros(2, bool))
     learned, unseen = ((maps[0](angle[k, None]), maps[1](y[k])) for k in (slice(600), slice(600, None)))
-    result = MultivariateResidualRatio.fit(*learned, 0, swapped=False)
+    result = MultivariateResidualRatio.fit(*learned, 0)
     assert result is not None
     grid = curve((np.arange(2000) + 0.5) / 2000 * 4 * np.pi)
     own_terms = norm.logpdf(y[600:], curve(angle[600:]), noise).sum(axis=1)
     margin = np.log([norm.pdf(row, grid, noise).prod(axis=1).mean() for row in y[600:]])
     assert np.abs(result.pairs(*unseen) - (own_terms - margin)).mean() < 0.3
-    other_way = MultivariateResidualRatio.fit(*learned[::-1], 0, swapped=True)
+    other_way = swapped(MultivariateResidualRatio.fit)(*learned[::-1], 0)
     assert other_way is not None
     np.testing.assert_allclose(other_way.pairs(*unseen[::-1]), result.pairs(*unseen))
 
@@ -381,25 +382,3 @@ def test_long_tails_are_squeezed_one_to_one() -> None:
     np.testing.assert_allclose(result[2:6], [-2.0, 0.3, 2.0, 2 + math.log(2)])
     assert (np.diff(result) > 0).all()
     assert np.abs(result).max() < FAR
-
-
-def test_zeros_and_amounts_have_the_log_ratio_of_a_table_and_a_gaussian() -> None:
-    """Who is above zero follows a table, amounts of rows that are on both sides a Gaussian: log p(s, t) / p(s) p(t), plus its log ratio there."""
-    rng, rho, n = np.random.default_rng(9), 0.8, 3000
-    table = np.array([[0.48, 0.12], [0.12, 0.28]])  # zero or not, of x and y
-    cell = rng.choice(4, p=table.ravel(), size=n)
-    z, e = rng.normal(size=(2, n))
-    s, t_state = cell // 2, cell % 2
-    w = np.where(s == 1, rho * z + math.sqrt(1 - rho**2) * e, e)
-    x, y = np.where(s == 1, np.exp(z), 0.0), np.where(t_state == 1, np.exp(w), 0.0)
-    maps = [SideMap.fit(v[:2000, None], np.array([False])) for v in (x, y)]
-    learned, unseen = ((maps[0](x[k, None]), maps[1](y[k, None])) for k in (slice(2000), slice(2000, None)))
-    result = CANDIDATES["atoms"](*learned, 0)
-    assert isinstance(result, AtomRatio)
-    assert result.x.is_between(unseen[0]).tolist() == (s[2000:] == 1).tolist()
-    truth = np.log(table / np.outer(table.sum(axis=1), table.sum(axis=0)))[s, t_state]
-    both = (s == 1) & (t_state == 1)
-    form = (rho**2 * (z**2 + w**2) - 2 * rho * z * w) / (2 * (1 - rho**2))
-    truth = (truth + both * (-0.5 * math.log(1 - rho**2) - form))[2000:]
-    assert np.abs(result.pairs(*unseen) - truth).mean() < 0.1
-    assert CANDIDATES["atoms"](*SAMPLES["numbers"], 0) is None  # no value recurs

@@ -65,7 +65,7 @@ def test_unused_options_are_refused() -> None:
         for reader in readers:
             value = getattr(changed, name)
             assert changed.changed([reader]) == {name: list(value) if isinstance(value, tuple) else value}
-        with pytest.raises(UserError, match=f"{name} was .*, which is read by {readers[0]}"):
+        with pytest.raises(UserError, match=f"{name} was .*, but it is an option of {readers[0]}"):
             changed.changed(["linear", "information"])
     assert Options().changed(["linear"]) == {}
 
@@ -108,7 +108,7 @@ def test_results_of_other_features_are_kept(run: nf.Run) -> None:
         (["--epochs", "999999999999999999", "--protocol", "finetune"], "a whole number from 1 to 1,000,000"),
         (["--lr", "1e300", "--protocol", "finetune"], "expected numbers above 0 and at most 10"),
         (["--labels", "1e-300", "--protocol", "fractions"], "expected shares from 0.000001 to below 1"),
-        (["--epochs", "3"], "epochs was 3, which is read by finetune"),
+        (["--epochs", "3"], "epochs was 3, but it is an option of finetune"),
         (["--image-size", "0"], "image_size was 0; expected a whole number from 8 to 4096"),
         (["--image-size", "1000000"], "image_size was 1000000; expected a whole number from 8 to 4096"),
         (["--ways", "1", "--protocol", "few-shot"], "ways was 1; episodes are of at least 2 classes"),

@@ -468,7 +468,7 @@ def test_features_before_pooling_and_after_the_head(run: nf.Run, kind: Any) -> N
     """In resnet8 the mean of the map over its places is the pooled feature; the head gives what the method
     scores."""
     method = run.method()
-    view = run.plain_view()(run.images().load(np.arange(5)), 0, 0, np.arange(5))[0]
+    view = run.plain_view()(run.open_data().load(np.arange(5)), 0, 0, np.arange(5))[0]
     with torch.no_grad():
         output, pooled = run.encoder(kind)(view), run.encoder()(view)
         if kind == "map":
@@ -488,7 +488,7 @@ def test_a_run_of_two_networks_has_its_maps_side_by_side(tmp_path: Path) -> None
         "probe_every": 0,
     }
     run = nf.pretrain("cmc", pixels, tmp_path / "cmc", labels=labels, **settings, quiet=True)
-    view = run.plain_view()(run.images().load(np.arange(3)), 0, 0, np.arange(3))[0]
+    view = run.plain_view()(run.open_data().load(np.arange(3)), 0, 0, np.arange(3))[0]
     with torch.no_grad():
         assert run.encoder("map")(view).shape == (3, 2 * 128 * 4)
         assert run.encoder("head")(view).shape == (3, 2 * 128)

@@ -91,7 +91,7 @@ class SmallRun:
     def plain_view(self) -> Any:
         return unchanged
 
-    def images(self, spec: str | None = None) -> Digits:
+    def open_data(self, spec: str | None = None) -> Digits:
         return self.sets[spec or "train"]
 
 
@@ -157,7 +157,7 @@ def test_without_test_data_a_fifth_is_held_out(run: SmallRun) -> None:
     prints = {run.sets["train"].fingerprint, *(result[role]["fingerprint"] for role in ("train", "test"))}
     assert len(prints) == 3, "a part of a set is not the set"
     assert result["split"] == {"of": "train", "share": 0.2, "seed": 0, "stratified": True}
-    assert "baselines" not in result
+    assert result["baselines"] == {}
 
 
 def test_training_data_as_test_data_are_split(run: SmallRun) -> None:
@@ -240,7 +240,7 @@ def test_a_second_test_set_replaces_nothing(run: SmallRun) -> None:
         "other",
     ]
     repeated = evaluate_run(run, "test", protocols=("nearest",))
-    assert {**first, **repeated} in stored(run)
+    assert {**first, **repeated, "baselines": first["baselines"]} in stored(run)
     assert len(stored(run)) == 5
     assert len({result.kind for result in map(Result.from_json, stored(run)) if result is not None}) == 5
 

@@ -23,7 +23,7 @@ from nearfar.config.methods_page import CompleteRecipe, methods_page
 from nearfar.config.recipes import RECIPES
 from nearfar.config.resolving import resolve
 from nearfar.config.schema import plain
-from nearfar.config.sections import ROOMS
+from nearfar.config.sections import PARTS_BY_CHOICE
 from nearfar.run import checkpoints
 from tests import helpers
 
@@ -66,7 +66,7 @@ PARTS = [
 @pytest.fixture(params=PARTS, ids=lambda row: row[1])
 def added(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str, dict[str, Any]]:
     room, file, name, factory, settings = request.param
-    monkeypatch.setitem(ROOMS[room], name, getattr(addition(file), factory))  # the one line
+    monkeypatch.setitem(PARTS_BY_CHOICE[room], name, getattr(addition(file), factory))  # the one line
     return room, name, settings
 
 
@@ -92,7 +92,7 @@ def test_new_part_appears_in_equations_and_docs(added: tuple[str, str, dict[str,
     written = "; ".join(equation_of(choices).values())
     assert all(str(plain(choices[room][key])) in written for key in settings_of_part)
     page = methods_page({"simclr": CompleteRecipe("simclr", RECIPES["simclr"], settings)})
-    line = str(getattr(ROOMS[room][name], "equation", "")).replace(
+    line = str(getattr(PARTS_BY_CHOICE[room][name], "equation", "")).replace(
         "|", "\\|"
     )  # as a table's cell can hold it
     assert line

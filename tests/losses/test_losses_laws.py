@@ -378,18 +378,22 @@ def test_ntxent_of_many_rows_is_that_of_few(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("grown", [True, False])
 @pytest.mark.parametrize("block", [1, 30, 2**17])
+@pytest.mark.parametrize("alone", [False, True])
 def test_blocks_of_a_log_sum_exp_are_those_of_the_matrix(
-    block: int, grown: bool, monkeypatch: pytest.MonkeyPatch
+    alone: bool, block: int, grown: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Value and gradient equal a matrix with left-out pairs at -inf: uneven blocks, scores of some hundreds,
-    an anchor without candidates, keys with and without gradient."""
+    empty places, an anchor without candidates, keys with and without gradient."""
     monkeypatch.setattr(kernels, "BLOCK_ROWS", 4)
     monkeypatch.setattr(kernels, "BLOCK_SCORES", block)
     torch.manual_seed(0)
     anchors, keys = 9 * torch.randn(11, 5, dtype=torch.float64), 9 * torch.randn(17, 5, dtype=torch.float64)
-    left_out = torch.rand(11, 17) < 0.3
-    left_out[6] = True
-    rows, columns = left_out.nonzero(as_tuple=True)
+    index, key_index = torch.randint(0, 4, (11,)), torch.randint(0, 4, (17,))
+    key_index[torch.tensor([3, 16])] = kernels.EMPTY
+    if alone:  # an anchor that all keys belong to
+        key_index[key_index != kernels.EMPTY] = index[6] = 9
+    left_out = (index[:, None] == key_index) | (key_index == kernels.EMPTY)
+    assert left_out[6].all() == alone
     weights = torch.randn(11, dtype=torch.float64)
     weights[6] = 0.0
 
@@ -399,10 +403,9 @@ def test_blocks_of_a_log_sum_exp_are_those_of_the_matrix(
         total = value.masked_fill(value.isneginf(), 0.0) @ weights
         return [value.detach(), *torch.autograd.grad(total, [leaf_u, leaf_v] if grown else [leaf_u])]
 
-    zero = torch.zeros(17, dtype=torch.float64)
-    ours = value_and_gradients(lambda u, v: LogSumExp(zero, rows, columns, 4, None, not grown)(u, v)[0])
+    ours = value_and_gradients(lambda u, v: LogSumExp(index, key_index, 4, None, not grown)(u, v)[0])
     theirs = value_and_gradients(lambda u, v: (u @ v.T).masked_fill(left_out, -torch.inf).logsumexp(dim=1))
-    assert bool(ours[0][6].isneginf())
+    assert bool(ours[0][6].isneginf()) == alone
     for one, second in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, second.nan_to_num(0.0, neginf=-torch.inf), rtol=1e-11, atol=1e-12)
 

@@ -82,7 +82,7 @@ def test_every_way_to_write_a_table_gives_the_same_rows(tmp_path: Path) -> None:
     ("table", "message"),
     [
         ("a,b\n1,2\n3,", "1 rows have nothing in column 'b'"),
-        ("a,b\n1,x\n3,y", "the column `b` is string"),
+        ("a,b\n1,2020-01-01\n3,2021-01-01", "the column `b` is date32"),
         ("a,label\n", "the table holds no rows of numbers"),
         ("a,b\n1,inf\n2,3", "row 0 holds a number that is not finite"),
         ("a,b\n1,2\n2,1e40", "row 1 holds a number that is beyond single precision"),

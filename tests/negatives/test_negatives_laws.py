@@ -98,6 +98,27 @@ def test_bank_momentum_follows_a_schedule() -> None:
     torch.testing.assert_close(bank.positive({}, torch.tensor([0]), 0), F.normalize(0.9 * x + 0.1 * y, dim=1))
 
 
+@given(momentum=st.floats(0, 0.95), seed=st.integers(0, 100), updates=st.integers(1, 6))
+@settings(deadline=None, max_examples=30)
+def test_a_bank_row_is_a_weighted_sum_of_past_views(momentum: float, seed: int, updates: int) -> None:
+    """Wu et al. 2020, Eq. 9-11: a row is a sum over past views with weights that fall with their age, and the score is
+    its product with the present view. The weight of an update j is (1 - m) m^age, over the norms of all later sums, since
+    every update is normalised; Eq. 9 prints m^age alone."""
+    bank, index = Bank(3, momentum, dim=4).double(), torch.tensor([1])
+    views = unit(updates, seed=seed).double()
+    weights = torch.zeros(updates, dtype=torch.float64)
+    for j, view in enumerate(views):
+        bank.advance({0: view[None]}, index, START)
+        weights = momentum * weights if j else weights
+        weights[j] = 1 - momentum if j else 1.0
+        weights = weights / (weights @ views).norm()
+    expected = weights @ views
+    torch.testing.assert_close(bank.positive({}, index, 0)[0], expected)
+    query = unit(1, seed=seed + 1).double()
+    scores = (weights * (views @ query[0]) / 0.07).sum()
+    torch.testing.assert_close(nf.Cosine(0.07).pairs(query, bank.positive({}, index, 0))[0], scores)
+
+
 def test_bank_samples_that_many_rows_and_carries_their_ids() -> None:
     bank = Bank(50, sample=200, dim=4)
     bank.advance({0: unit(50)}, torch.arange(50), START)

@@ -175,7 +175,7 @@ def test_a_prior_is_added_to_any_bound_and_changes_no_certificate(name: str) -> 
 
 @pytest.mark.parametrize("target", ["uniform", "gaussian"])
 def test_discriminator_and_encoder_have_opposite_gradients(target: str) -> None:
-    """Liu 2022, Eq. 38 with the erratum: D maximises E ln D(v) + E ln(1 - D(y)), the encoder minimises it."""
+    """Liu 2022, Eq. 38: D maximises E ln D(v) + E ln(1 - D(y)), the encoder minimises it."""
     torch.manual_seed(0)
     match = Adversarial(1.0, target, dim=DIM).double()  # type: ignore[arg-type]
     y = torch.randn(N, DIM, dtype=torch.float64, requires_grad=True)

@@ -3,6 +3,7 @@ run that a command opens."""
 
 import functools
 import inspect
+import runpy
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -17,13 +18,15 @@ from torch import nn
 import nearfar as nf
 import nearfar.evaluate.run
 import nearfar.train.distill  # before functions are replaced by those that count
-from nearfar.config import building, resolving
+from nearfar.config import building, recipes, resolving
 from nearfar.config.recipes import RECIPES
+from nearfar.config.recipes.distillation import contrast
+from nearfar.config.recipes.images import IMAGES as IMAGE_RECIPES
 from nearfar.config.recipes.images import moco, simclr
-from nearfar.config.recipes.recipe import plan_of
+from nearfar.config.recipes.recipe import method_template
 from nearfar.config.resolving import resolve
 from nearfar.config.schema import plain
-from nearfar.config.sections import ROOMS, section_of
+from nearfar.config.sections import PARTS_BY_CHOICE, section_of
 from nearfar.core.abstract import AbstractPart, settable
 from nearfar.modalities import MODALITIES
 from nearfar.parts.encoders import HeadConfig
@@ -40,7 +43,10 @@ SUPERVISED = Counter(["CropFlipViews", "Prototypes", "Dot", "Dictionary", "Every
 REPLACED = ("Everyone", "InfoNCE")
 PART_CLASSES = {
     kind
-    for kinds in (*map(dict, ROOMS.values()), *(modality.views.kinds for modality in MODALITIES.values()))
+    for kinds in (
+        *map(dict, PARTS_BY_CHOICE.values()),
+        *(modality.views.kinds for modality in MODALITIES.values()),
+    )
     for kind in kinds.values()
     if inspect.isclass(kind)
 }
@@ -51,7 +57,8 @@ class Calls(Counter[str]):
 
     def start(self) -> None:
         """Forgets what was counted, and what a new process would not know."""
-        plan_of.cache_clear()
+        method_template.cache_clear()
+        contrast.cache_clear()
         folder._checked_settings.cache_clear()
         self.clear()
 
@@ -126,6 +133,25 @@ def test_a_fresh_and_a_resumed_run_construct_each_part_once(
         assert calls.parts == Counter(parts)
 
 
+def test_importing_the_recipes_constructs_no_part(calls: Calls) -> None:
+    """Every file is executed again; `start` has dropped the methods of earlier commands."""
+    calls.start()
+    for file in Path(recipes.__file__).parent.glob("*.py"):
+        assert "__doc__" in runpy.run_path(str(file))
+    assert calls == {}
+
+
+@pytest.mark.parametrize("name", IMAGE_RECIPES)
+def test_recipes_with_negatives_have_variants(name: str) -> None:
+    """Ring, ball, cave and neighbours; an annulus for a memory bank; none without candidates or with codes."""
+    recipe = IMAGE_RECIPES[name]
+    negatives = recipe.template(1).negatives
+    expected = {"ring", "ball", "cave", "neighbours"} if negatives.has_candidates else set()
+    expected |= {"annulus"} if isinstance(negatives, nf.Bank) else set()
+    assert set(recipe.variants) == (set() if negatives.gives_codes else expected)
+    assert {f"{name}-{suffix}" for suffix in recipe.variants} <= RECIPES.keys()
+
+
 def test_a_part_that_settings_change_is_one_part_more(tmp_path: Path, calls: Calls) -> None:
     """The recipe's queue and the caller's queue are two parts; nothing else is made for the change."""
     calls.start()
@@ -149,7 +175,9 @@ def test_commands_check_and_build_each_run_once(tmp_path: Path, calls: Calls) ->
         calls.start()
         nf.distill(tmp_path / "train", IMAGES, tmp_path / "student", labels=LABELS, **SMALL)
         assert calls.steps == both_runs
-        recipe = Counter(["CropFlipViews", "Distilled", "Cosine", "Bank", "Others", "Distillation"])
+        recipe = Counter(
+            ["CropFlipViews", "Distilled", "Cosine", "Bank", "Others", "ConstantNCE", "Distillation"]
+        )
         settings = Counter(["Distilled", "Distillation"])  # the teacher's name and the objective's weights
         assert calls.parts == SUPERVISED + recipe + settings, student
 
@@ -179,6 +207,16 @@ def test_a_sweep_resolves_each_cell_once(tmp_path: Path, calls: Calls) -> None:
     assert calls.parts == recipe + Counter(["Cosine", "Cosine"])
 
 
+def test_each_stage_of_semi_is_resolved_once(tmp_path: Path, calls: Calls) -> None:
+    """Pretraining, scratch, fine-tuning and distilling: once each, also with several draws of the labels."""
+    np.savez(tmp_path / "images.npz", images=IMAGES, labels=LABELS)
+    settings: dict[str, Any] = {"epochs": 1, "batch_size": 16, "backbone": "resnet8-w8"}
+    stages: dict[str, Any] = {"finetune": {"epochs": 1}, "distil": {"epochs": 1}, "draws": 2}
+    calls.start()
+    nf.semi("simclr", tmp_path / "images.npz", 4, tmp_path / "out", quiet=True, **stages, **settings)
+    assert calls["resolve"] == 4
+
+
 def test_settings_draw_nothing_from_the_callers_generator() -> None:
     """A part with weights that need no data draws them when settings are checked, and again by the seed."""
     state = torch.get_rng_state()
@@ -198,7 +236,7 @@ def test_what_the_data_decide_is_made_when_they_are_met() -> None:
     `meet`."""
     with_sizes: set[Any] = {
         kind
-        for kinds in ROOMS.values()
+        for kinds in PARTS_BY_CHOICE.values()
         for kind in dict(kinds).values()
         if inspect.isclass(kind)
         and any(p.kind is p.KEYWORD_ONLY for p in inspect.signature(kind).parameters.values())

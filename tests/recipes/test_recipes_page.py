@@ -10,7 +10,7 @@ from nearfar.config.fields import CHOICES
 from nearfar.config.methods_page import CompleteRecipe, base_of, methods_page
 from nearfar.config.recipes import BASE, RECIPES
 from nearfar.config.resolving import resolve
-from nearfar.config.sections import ROOMS
+from nearfar.config.sections import PARTS_BY_CHOICE
 from nearfar.run.trained import fresh_method
 
 
@@ -24,14 +24,14 @@ def page(entries: dict[str, CompleteRecipe]) -> str:
     return methods_page(entries)
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", PARTS_BY_CHOICE)
 def test_every_part_has_a_line(room: str) -> None:
-    assert all(isinstance(getattr(part, "equation", None), str) for part in ROOMS[room].values())
+    assert all(isinstance(getattr(part, "equation", None), str) for part in PARTS_BY_CHOICE[room].values())
 
 
 def test_every_line_uses_settings_of_its_part() -> None:
     """An unknown name in braces would stop the page; a remaining brace would show in it."""
-    changes = {room: list(parts) for room, parts in ROOMS.items()}
+    changes = {room: list(parts) for room, parts in PARTS_BY_CHOICE.items()}
     for room in ("critic", "negatives", "selection", "bound"):
         for name in changes[room]:
             if name in ("none", "dictionary", "corrupted", "group"):

@@ -1,5 +1,7 @@
 """Presets: a paper's settings override the recipe's and are overridden by the user's; each is complete."""
 
+from typing import get_args
+
 import pytest
 import torch
 
@@ -7,8 +9,10 @@ import nearfar as nf
 from nearfar.cli import main
 from nearfar.config.presets import PRESETS, method_of, preset_for
 from nearfar.config.recipes import RECIPES
+from nearfar.config.recipes.recipe import OptimizerName
 from nearfar.config.resolving import resolve
-from nearfar.core.schedules import Plateau, Progress, at, parse_value
+from nearfar.core.optimisers import OPTIMISERS
+from nearfar.core.schedules import Plateau, Progress, Schedule, at, parse_value
 from nearfar.core.types import NegativeSampling
 from nearfar.errors import UserError
 from nearfar.modalities.image.views import pipelines
@@ -24,7 +28,12 @@ def test_every_preset_is_complete_for_its_methods_and_their_variants(name: str, 
     for key, value in preset_for(name, recipe).items():
         room, _, inside = {"temperature": "critic.temperature"}.get(key, key).partition(".")
         got = document[room][inside] if inside else document[room]
-        assert str(parse_value(got)) == str(parse_value(value)) if "(" in str(value) else got == value, key
+        assert parse_value(got) == value if isinstance(value, Schedule) else got == value, key
+
+
+def test_optimisers_of_recipes_are_all_optimisers() -> None:
+    assert set(get_args(OptimizerName)) == set(OPTIMISERS)
+    assert set(OPTIMISERS) >= {recipe.training.optimizer for recipe in RECIPES.values()}
 
 
 def test_settings_override_presets_and_presets_the_recipe() -> None:
@@ -74,6 +83,7 @@ def test_song2020_distils_as_its_appendix_says() -> None:
     """Song & Ermon 2020, App. C.3: 240 epochs of SGD, the rate over ten at 150, 180 and 210, 16,384 negatives."""
     settings = resolve("distill", "DATA", {"preset": "song2020"})
     assert (settings.epochs, settings.batch_size, settings.weight_decay) == (240, 64, 5e-4)
+    assert (settings.optimizer, settings.momentum) == ("sgd", 0.9)
     rates = [at(settings.lr, Progress(epoch, 240)) for epoch in (0, 149, 150, 180, 210)]
     assert rates == pytest.approx([0.1, 0.1, 0.01, 0.001, 0.0001])
     assert settings.selection["sample"] == 16_384

@@ -207,7 +207,7 @@ class ReportedRun:
             raise UserError("the run holds no valid checkpoint")
         return {"status": "proven", "condition": self.certified, "ceiling": 6.23}
 
-    def images(self, spec: Any = None) -> Arrays:
+    def open_data(self, spec: Any = None) -> Arrays:
         if isinstance(self.data, Exception):
             raise self.data
         return self.data

@@ -21,7 +21,7 @@ from nearfar.modalities import MODALITIES
 from nearfar.modalities.image.views import Augment, Views
 from nearfar.modalities.showing import coloured
 from nearfar.report.facts import Absent, Detail, Fact, Gallery, Map, Score, Strip
-from nearfar.report.gather import flattened, gather, written
+from nearfar.report.gather import as_text, flattened, gather
 from nearfar.report.page import page
 from nearfar.report.pictures import data_uri
 from nearfar.report.plots import number
@@ -186,7 +186,7 @@ def test_the_strip_shows_what_the_views_drew(make_run: Make) -> None:
     assert len(set(pictures)) > len(pictures) * 0.9, "draws must differ between epochs and views"
     row = int(strip.rows[0].original.caption.rpartition("#")[2])
     index = np.array([row])
-    second = run.views()(run.images().load(index), 3, 1, index)[0]
+    second = run.views()(run.open_data().load(index), 3, 1, index)[0]
     assert strip.rows[0].draws[1][0].uri == data_uri(coloured(run.views().unnormalise(second)[0]))
 
 
@@ -234,7 +234,7 @@ def test_a_run_just_begun(make_run: Make) -> None:
 
 def test_settings_read_as_they_are_typed() -> None:
     tree = {"a": {"b": {"c": 1}, "d": None}, "e": {}, "f": [1, True], "g": linear(0, 0.9)}
-    assert {name: written(value) for name, value in flattened(tree)} == {
+    assert {name: as_text(value) for name, value in flattened(tree)} == {
         "a.b.c": "1",
         "a.d": "none",
         "e": "{}",

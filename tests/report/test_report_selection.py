@@ -30,13 +30,13 @@ Make = Callable[..., Any]
 
 
 def measured(run: Run) -> Selected:
-    facts = selection_of(run, run.images(), run.settings.as_plain(), Detail())
+    facts = selection_of(run, run.open_data(), run.settings.as_plain(), Detail())
     assert isinstance(facts, Selected)
     return facts
 
 
 def batch_of(run: Run, count: int, epoch: int) -> Batch:
-    images = run.images()
+    images = run.open_data()
     rows = order(2, 0, len(images))[:count]
     return Batch(run.views()(images.load(rows), run.settings.seed, epoch, rows), torch.from_numpy(rows))
 
@@ -100,7 +100,7 @@ def test_the_share_of_the_anchors_class_is_counted_over_pairs(
     ring_run: Run, recomputed: tuple[np.ndarray, ...]
 ) -> None:
     _, mine, theirs, place = recomputed
-    labels = np.asarray(ring_run.images().labels)
+    labels = np.asarray(ring_run.open_data().labels)
     same_class = labels[mine][:, None] == labels[theirs][None, :]
     for group in measured(ring_run).groups:
         assert group.same == pytest.approx(same_class[groups(place)[group.title]].mean(), abs=1e-3)
@@ -114,7 +114,7 @@ def test_the_pictures_are_those_of_the_right_instances(
     ring_run: Run, recomputed: tuple[np.ndarray, ...]
 ) -> None:
     cosine, mine, theirs, place = recomputed
-    images = ring_run.images()
+    images = ring_run.open_data()
     facts = measured(ring_run)
     assert not isinstance(facts.cases, Absent)
     assert len(facts.cases.rows) == Detail().cases
@@ -150,7 +150,7 @@ def test_coverage_equals_the_condition_of_theorem_3_1(
 
 
 def test_measuring_a_selection_changes_nothing(ring_run: Run) -> None:
-    for selection in (Ring(0.5, 0.9), Cave(3, instances=len(ring_run.images()))):
+    for selection in (Ring(0.5, 0.9), Cave(3, instances=len(ring_run.open_data()))):
         method = ring_run.method()
         del method.selection
         method.selection = selection
@@ -184,7 +184,7 @@ def test_other_selections_are_measured_or_say_why_not(recipe: str, tmp_path: Pat
     np.savez(tmp_path / "few.npz", images=np.random.default_rng(0).integers(0, 256, (128, 8, 8, 1), np.uint8))
     run = pretrain(recipe, str(tmp_path / "few.npz"), tmp_path / "run", quiet=True, config=config)
     if recipe == "byol":
-        facts = selection_of(run, run.images(), run.settings.as_plain(), Detail())
+        facts = selection_of(run, run.open_data(), run.settings.as_plain(), Detail())
         assert isinstance(facts, Absent)
         assert "no negatives" in facts.reason
         return
@@ -213,7 +213,7 @@ def test_unmeasurable_selection_gives_the_reason(ring_run: Run, monkeypatch: pyt
         raise UserError("photos/ is gone")
 
     run = Run.open(ring_run.path)
-    monkeypatch.setattr(run, "images", without_data)
+    monkeypatch.setattr(run, "open_data", without_data)
     facts = gather(run, Detail())
     assert isinstance(facts.selection, Absent)
     assert "photos/ is gone." in facts.selection.reason
@@ -238,7 +238,7 @@ def test_a_view_is_shown_as_it_was_seen(ring_run: Run) -> None:
     assert not isinstance(cases, Absent)
     for case in cases.rows:
         row = np.array([number(case.anchor.caption)])
-        views: tuple[Tensor, ...] = ring_run.views()(ring_run.images().load(row), 0, 2, row)
+        views: tuple[Tensor, ...] = ring_run.views()(ring_run.open_data().load(row), 0, 2, row)
         for view, picture in zip(views, (case.anchor, case.positive), strict=True):
             pixels = ring_run.views().unnormalise(view)[0]
             np.testing.assert_array_equal(opened(picture.uri), np.repeat(pixels, 3, axis=-1))

@@ -16,6 +16,7 @@ import nearfar as nf
 from nearfar.data import pack
 from nearfar.run import checkpoints, metrics
 from nearfar.run.metrics import read_metrics, rewind_metrics
+from nearfar.run.weights import read_weights
 from tests import limited
 
 pytestmark = limited.needs_linux
@@ -38,6 +39,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sparse(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(TERABYTE)
+
+
+def sparse_weights(path: Path) -> Path:
+    """A safetensors file with a sound header and a tensor of a terabyte, which takes no place on the disk."""
+    tensor = {"dtype": "F32", "shape": [TERABYTE // 4], "data_offsets": [0, TERABYTE]}
+    header = json.dumps({"features": tensor}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(path, 8 + len(header) + TERABYTE)
+    return path
 
 
 def unix_socket(path: Path) -> None:
@@ -78,6 +88,7 @@ FILES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "env.json": ((), (REPORT,)),
     "data.json": ((), (REPORT,)),
     "evaluation.json": ((), (REPORT,)),
+    "curation.json": ((), (REPORT,)),
     "quarantine.csv": ((), (EVALUATE,)),
 }
 
@@ -96,6 +107,12 @@ def test_a_file_that_is_none_of_ours_is_refused_or_passed_over(run: Path, tmp_pa
                     make(file)
             commands += [command(name, copy) for name in (*refusing, *going_on)]
             codes += [2] * len(refusing) + [0] * len(going_on)
+    copy = tmp_path / "weights"
+    shutil.copytree(run, copy)
+    for file in copy.glob("cache/*.safetensors"):
+        sparse_weights(file)
+    commands.append(command(EVALUATE, copy))
+    codes.append(0)
     for words, code, (actual, message) in zip(commands, codes, limited.outcomes(commands), strict=True):
         assert actual == code, (words, message)
         sentences = [line for line in message.splitlines() if line.startswith("nearfar: ")]
@@ -203,6 +220,11 @@ def test_hostile_data_files_are_refused(run: Path, tmp_path: Path) -> None:
     limited.assert_refused(commands, "")
 
 
+def test_weights_beyond_memory_are_refused_by_their_size(tmp_path: Path) -> None:
+    with pytest.raises(nf.UserError, match="of memory are free"):
+        read_weights(sparse_weights(tmp_path / "weights.safetensors"))
+
+
 def test_hostile_files_of_a_packed_folder_are_refused(tmp_path: Path) -> None:
     for number in range(4):
         pixels = np.random.default_rng(number).integers(0, 256, (9, 12, 3), dtype=np.uint8)
@@ -235,7 +257,15 @@ def test_very_many_training_rows_are_thinned_and_no_other_row(
     steps = [row["step"] for row in read]
     assert steps == sorted(steps)
     assert len({step // 100 for step in steps}) == 10
+    assert sum(len(json.dumps(row)) for row in read) < 4000
     rewind_metrics(path, 600)  # nothing is lost on the disk
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
         row for row in rows if row["step"] <= 600
     ]
+
+
+def test_a_row_of_metrics_beyond_the_limit_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    rows = [{"step": 1, "kind": "event", "text": "x" * metrics.MAX_ROW_BYTES}, {"step": 2, "kind": "event"}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_metrics(path) == rows[1:]

@@ -103,6 +103,11 @@ COMMANDS: dict[str, tuple[int, Callable[[Path, str, Path], list[str]]]] = {
             "distill", str(run), "--config", str(run / "config.yaml"), "--out", str(out / "r"), "--quiet"
         ],
     ),
+    "search": (
+        0, lambda run, data, out: ["search", str(run), data, "--query", f"{data}/0.parquet", "--top", "1"],
+    ),
+    "index": (0, lambda run, data, out: ["index", str(run), data, "--out", str(out / "index")]),
+    "curate": (0, lambda run, data, out: ["curate", str(run), data, "--out", str(out / "curation")]),
     "sweep": (
         0,
         lambda run, data, out: [
@@ -169,9 +174,9 @@ def test_whatever_fsspec_opens_is_refused_in_a_run(url: str, strange: Path, http
     with pytest.raises(nf.UserError, match=r"config\.yaml names the URL .* it was not opened"):
         nf.evaluate(run)
     with pytest.raises(nf.UserError, match=r"names the URL"):
-        run.images()
+        run.open_data()
     with pytest.raises(nf.UserError, match=r"names the URL"):
-        run.at(run.steps[-1]).images()
+        run.at(run.steps[-1]).open_data()
     nf.write_report(run, strange / "page.html")
     assert REQUESTS == []
 
@@ -189,7 +194,7 @@ def test_a_url_is_opened_where_the_user_repeats_or_allows_it(
     assert REQUESTS != []
     for run in (nf.Run.open(strange, data=url), nf.Run.open(strange, allow_urls=True)):
         REQUESTS.clear()
-        assert len(run.images()) == len(pictures())
+        assert len(run.open_data()) == len(pictures())
         assert REQUESTS != []
 
 

@@ -1,7 +1,14 @@
 """Image search, indexes and curation of real files: exact neighbours, planted copies and wrong labels."""
 
+import errno
 import json
+import math
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -18,6 +25,7 @@ from nearfar.cli import main
 from nearfar.search import build_index, curate, search
 from nearfar.search.curate import duplicate_groups, outlier_scores, suggested_labels, vote_shares
 from nearfar.search.neighbours import nearest_others, unit_rows
+from nearfar.system.files import machine_mark
 
 COPIES = {"copy-of-0.png": 0, "copy-of-7.png": 7}  # altered copies, and one with equal pixels
 WRONG = ("3", "3-labelled-as-8.png")
@@ -57,7 +65,7 @@ def test_search_equals_exhaustive_comparison(run: Path, digits: Path) -> None:
     query = digits / "0" / "0.png"
     ((path, matches),) = search(opened, str(digits), str(query), count=7)
     assert path == "0.png"
-    features, images = opened.embed(str(digits)).numpy(), opened.images(str(digits))
+    features, images = opened.embed(str(digits)).numpy(), opened.open_data(str(digits))
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     row = list(images.paths).index("0/0.png")
     cosine = unit @ unit[row]
@@ -100,6 +108,64 @@ def test_unusable_indexes_and_targets_get_a_sentence(run: Path, digits: Path, tm
             write(run, str(digits), tmp_path / "other")
     with pytest.raises(nf.UserError, match="count was 0"):
         search(run, str(digits), str(digits / "0" / "0.png"), count=0)
+
+
+def test_an_index_survives_kills_and_failed_writes(
+    run: Path, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an export does: the folder that a killed replacement set aside comes back; nothing else is left."""
+    folder, query = tmp_path / "index", str(digits / "7" / "7.png")
+    build_index(run, str(digits), folder)
+    expected = search(run, folder, query)
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    folder.rename(tmp_path / f".index.{child.pid}-{machine_mark()}0123abcd.old")
+    assert search(run, folder, query) == expected
+    (tmp_path / "latest").symlink_to(folder)
+    build_index(run, str(digits), tmp_path / "latest")
+    assert (tmp_path / "latest").is_symlink()
+    monkeypatch.setattr("nearfar.search.index._write_faiss", fail)
+    with pytest.raises(nf.UserError, match="index could not be written: No space left on device"):
+        build_index(run, str(digits), folder)
+    assert search(run, folder, query) == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["index", "latest"]
+
+
+def fail(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_ignored_files_are_reported(
+    run: Path, digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(digits, tmp_path / "digits")
+    for number in range(3):
+        (tmp_path / "digits" / "0" / f"{number}.heic").write_bytes(b"not read")
+    data, query = str(tmp_path / "digits"), str(digits / "0" / "0.png")
+    for words in (
+        ["search", str(run), data, "--query", query, "--json"],
+        ["index", str(run), data, "--out", str(tmp_path / "index")],
+        ["curate", str(run), data, "--out", str(tmp_path / "curation")],
+    ):
+        assert main(words) == 0
+        assert capsys.readouterr().err == f"{data}: 3 files ignored: .heic is not supported\n"
+
+
+@pytest.mark.parametrize("change", [{"instances": math.inf}, {"duplicates": {"count": 1, "first": [[10**9, "x"]]}},
+                                    {"duplicates": {"count": 1, "first": [[-1, "x"]]}}])  # fmt: skip
+def test_a_forged_curation_does_not_stop_the_report(
+    change: dict[str, Any], run: Path, digits: Path, tmp_path: Path
+) -> None:
+    curate(run, str(digits))
+    facts = run / "curation.json"
+    stored = json.loads(facts.read_text())
+    try:
+        facts.write_text(json.dumps({**stored, **change}))
+        assert main(["report", str(run), "--out", str(tmp_path / "page.html")]) == 0
+    finally:
+        facts.unlink()
+    page = (tmp_path / "page.html").read_text()
+    assert "curation.json cannot be read" in page or "names rows that the data do not have" in page
 
 
 def test_commands(run: Path, digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,6 +116,13 @@ def test_others_keeps_every_candidate_without_classes() -> None:
     torch.testing.assert_close(method("others")(nf.Batch(views(), INDEX)).loss, expected)
 
 
+def test_others_warns_where_no_instance_has_a_label() -> None:
+    for labels, warns in (([-1, -1, -1], True), ([-1, 2, -1], False)):
+        selection = PARTS["others"][0]()
+        selection.assign(torch.tensor(labels))
+        assert (selection.startup_warning() is not None) is warns
+
+
 def test_candidates_of_earlier_batches_need_assigned_labels() -> None:
     queue = nf.Queue(2 * ROWS, dim=DIM)
     with_queue = nf.Method(network().float(), nf.Cosine(0.1), queue, nf.Labelled(), nf.SupCon())
@@ -126,7 +133,7 @@ def test_candidates_of_earlier_batches_need_assigned_labels() -> None:
         with_queue(later)
 
 
-@pytest.mark.parametrize("part", [nf.Cave, nf.Group, nf.Labelled, nf.Others, nf.Neighbours, nf.Annulus])
+@pytest.mark.parametrize("part", [nf.Cave, nf.Group, nf.Labelled, nf.Others, nf.Neighbours])
 def test_group_selections_need_a_context(part: Callable[[], nn.Module]) -> None:
     with pytest.raises(nf.UserError, match=f"{part.__name__} selects by instance and needs a context"):
         part()(nf.dense_scores(*views()))

@@ -55,7 +55,7 @@ SELECTIONS: dict[str, Callable[[], AbstractSelection]] = {
     "ring": lambda: nf.Ring(0.3, 0.8),
     "ring below": lambda: nf.Ring(0.0, 0.5),
     "ring, sampled": lambda: nf.Ring(0.1, 0.9, sample=6),
-    "annulus": lambda: clustered(nf.Annulus(lower=0.2, clusters=4, instances=INSTANCES)),
+    "annulus": lambda: clustered(nf.Neighbours(lower=0.2, clusters=4, keep="annulus", instances=INSTANCES)),
     "cave": lambda: clustered(nf.Cave(3, instances=INSTANCES)),
     "cave +C_i": lambda: clustered(nf.Cave(2, close=6, runs=2, instances=INSTANCES)),
     "group": grouped,

@@ -19,7 +19,7 @@ from nearfar.parts.bounds import InfoNCE, NPair, Triplet
 from nearfar.parts.critics import Distance
 from nearfar.parts.encoders import Shared
 from nearfar.parts.negatives import InBatch
-from nearfar.parts.selections import Annulus, Cave, Neighbours, Ring
+from nearfar.parts.selections import Cave, Neighbours, Ring
 from nearfar.parts.selections.clusters import Clusters
 
 
@@ -151,7 +151,7 @@ def test_local_aggregation_is_the_log_of_two_sums() -> None:
 
 def test_an_annulus_is_the_background_without_the_close() -> None:
     r"""Wu et al. 2020, Def. 5.3: log p(i) / p(B_i \ C_i), the positive beside those that are left."""
-    part = Annulus(background=12, lower=0.0, clusters=4, instances=80)
+    part = Neighbours(background=12, lower=0.0, clusters=4, keep="annulus", instances=80)
     part.refresh(blobs())
     scores, context = scene(torch.arange(8), torch.arange(40))
     values, expected = scores.negative.matrix()[0], []

@@ -219,7 +219,7 @@ def test_bad_edges_get_a_sentence(make: Callable[[], object], sentence: str) -> 
 def test_every_selection_is_known_by_name() -> None:
     stateless = {"everyone": nf.Everyone, "ball": nf.Ball, "ring": nf.Ring}
     remembering = {"cave": Cave, "neighbours": Neighbours, "group": Group, "accept": Accept}
-    further = {"labelled": nf.Labelled, "hard": nf.Hard, "annulus": nf.Annulus, "others": nf.Others}
+    further = {"labelled": nf.Labelled, "hard": nf.Hard, "others": nf.Others}
     further["proposal"] = nf.Proposal
     assert {**stateless, **remembering, **further} == PARTS
 

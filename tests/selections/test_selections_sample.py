@@ -92,7 +92,9 @@ SELECTIONS: dict[str, Callable[[], AbstractSelection]] = {
     "ring": lambda: nf.Ring(0.2, 0.9, 5),
     "ball": lambda: nf.Ball(0.3, 5),
     "neighbours": lambda: _clustered(nf.Neighbours(lower=0.2, clusters=4, sample=5, instances=40)),
-    "annulus": lambda: _clustered(nf.Annulus(lower=0.2, clusters=4, sample=5, instances=40)),
+    "annulus": lambda: _clustered(
+        nf.Neighbours(lower=0.2, clusters=4, keep="annulus", sample=5, instances=40)
+    ),
     "share": lambda: _clustered(nf.Neighbours(0.4, lower=0.0, clusters=4, instances=40)),
 }
 
@@ -150,13 +152,13 @@ def test_the_background_of_local_aggregation_may_be_a_share() -> None:
 def test_the_annulus_is_the_ball_without_the_close_ones() -> None:
     """B_i without C_i (Wu et al. 2020, Def. 5.3): members of the anchor's clusters are neither negatives nor
     positives."""
-    part = _clustered(nf.Annulus(lower=0.0, clusters=4, instances=40))
+    part = _clustered(nf.Neighbours(lower=0.0, clusters=4, keep="annulus", instances=40))
     values = torch.randn(6, 34, generator=torch.Generator().manual_seed(2))
     candidates = Candidates(torch.zeros(34, 2), torch.arange(6, 40))
     context = Context(torch.zeros(6, 2), candidates, torch.arange(6), START)
     scores = Scores.of(torch.zeros(6), values)
     result = part(scores, context)
-    joint = part.neighbours.close.share_cluster(torch.arange(6), torch.arange(6, 40))
+    joint = part.close.share_cluster(torch.arange(6), torch.arange(6, 40))
     assert joint.any()
     assert torch.equal(result.negative.matrix()[1], ~joint)
     assert torch.equal(result.positive, scores.positive)
@@ -197,7 +199,7 @@ def test_a_certificate_counts_the_drawn_negatives() -> None:
     assert nf.InfoNCE().certificate(ring).status == "not covered"
 
 
-@pytest.mark.parametrize("part", [nf.Ring, nf.Ball, nf.Neighbours, nf.Annulus])
+@pytest.mark.parametrize("part", [nf.Ring, nf.Ball, nf.Neighbours])
 @pytest.mark.parametrize("sample", [0, -3, 2.5])
 def test_a_sample_is_a_whole_number(part: type, sample: float) -> None:
     with pytest.raises(UserError, match=r"selection.sample was .*; it must be a whole number from 1"):

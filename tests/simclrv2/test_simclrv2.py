@@ -2,6 +2,7 @@
 runs."""
 
 import html
+import itertools
 import json
 import os
 import re
@@ -144,6 +145,13 @@ def test_bad_label_file_is_refused(content: str, sentence: str, data: Path, tmp_
         choose_labels(open_data(data / "train.npz"), tmp_path / "few.csv", 0)
 
 
+def test_unusable_label_file_is_refused_before_training(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "few.csv").write_text("name,label\na,1\n")
+    with pytest.raises(UserError, match="has the columns name, label"):
+        nf.semi("simclr", data / "train.npz", tmp_path / "few.csv", tmp_path / "semi")
+    assert not (tmp_path / "semi").exists()
+
+
 @pytest.fixture(scope="module")
 def complete(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The command, never interrupted."""
@@ -247,8 +255,13 @@ def test_existing_run_smaller_student_and_several_draws(
     result = nf.semi(
         "simclr", data / "train.npz", 0.25, tmp_path, test=data / "test.npz", init=pretrained.path, draws=2,
         same_labels=True,
-        finetune={"epochs": 2}, distil={"epochs": 1, "batch_size": 16}, from_layer=2, quiet=True,
+        finetune={"epochs": 2}, distil={"epochs": 1, "batch_size": 16}, from_layer=2,
     )  # fmt: skip
+    progress = capsys.readouterr().err
+    for draw, stage in itertools.product((0, 1), ("scratch", "finetune", "distil")):
+        stage_output = progress.partition(f"semi: stage draw-{draw}/{stage}: ")[2]
+        epochs = 1 if stage == "distil" else 2
+        assert f"epoch {epochs}.0/{epochs}  loss " in stage_output.partition("semi: ")[0], stage
     assert not (tmp_path / "pretrain").exists()
     assert all(len(draws) == 2 for draws in result.figures.values())
     assert Run.open(tmp_path / "draw-1" / "finetune").settings.encoders["cut"] == 2

@@ -25,7 +25,7 @@ from tests.storm import shim
 PRELOADED = [
     "nearfar.train.pretrain", "nearfar.report", "nearfar.evaluate", "nearfar.run.embed", "nearfar.sweeps", "nearfar.data.packing",
     "nearfar.studies.run", "nearfar.report.page", "torch.utils.tensorboard", "tests.storm.children",
-    "torch._dynamo", "sklearn.datasets",  # what the first optimiser and the digits import
+    "sklearn.datasets",  # what the digits import
 ]  # fmt: skip
 PATIENT = 300.0  # seconds, for one command on a busy machine: more is a hang
 

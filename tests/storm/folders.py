@@ -45,7 +45,7 @@ def template() -> Path:
 def _named(run: Run) -> Any:
     """The run as if its data could be opened by name again."""
     (run.path / "config.yaml").write_text((run.path / "config.yaml").read_text())
-    run.images = lambda spec=None, size=None: open_data("digits").subset(np.arange(200))  # type: ignore[method-assign]
+    run.open_data = lambda spec=None, size=None: open_data("digits").subset(np.arange(200))  # type: ignore[method-assign]
     return run
 
 

@@ -16,7 +16,7 @@ import yaml
 
 from nearfar.config.reading import load_yaml, memory_bytes, seconds
 from nearfar.config.resolving import read_words, resolve
-from nearfar.core.schedules import Schedule, at, ends, parse_learnable, parse_value, written
+from nearfar.core.schedules import Schedule, as_text, at, ends, parse_learnable, parse_value
 from nearfar.errors import UserError
 from nearfar.estimate.read import read_sample
 from nearfar.modalities.dataset import Unusable
@@ -49,7 +49,7 @@ def text_of(data: bytes) -> str:
 def schedule(data: bytes, place: Path) -> None:
     """What was read is written so that it is read again as the same."""
     value = parse_value(text_of(data), "key")
-    assert parse_value(written(value), "key") == value or not isinstance(value, Schedule)
+    assert parse_value(as_text(value), "key") == value or not isinstance(value, Schedule)
     assert all(abs(end) < float("inf") for end in ends(value))
     at(value)
     parse_learnable(text_of(data), "key")

@@ -6,7 +6,7 @@ from pathlib import Path
 from nearfar.config.reading import load_yaml
 from nearfar.config.recipes import RECIPES
 from nearfar.config.resolving import all_keys, check, read_words, resolve
-from nearfar.config.sections import ROOMS
+from nearfar.config.sections import PARTS_BY_CHOICE
 from nearfar.config.settings import Settings
 from nearfar.errors import UserError
 
@@ -34,8 +34,8 @@ def case(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
     words = []
     for _ in range(rng.choice([1, 1, 2, 4])):
         key = rng.choice(keys) if rng.random() < 0.95 else "".join(rng.choices("abc.=_", k=6))
-        room = key if key in ROOMS else None
-        usual = [*ROOMS[room]] if room else USUAL
+        room = key if key in PARTS_BY_CHOICE else None
+        usual = [*PARTS_BY_CHOICE[room]] if room else USUAL
         value = rng.choice(usual) if rng.random() < 0.7 else rng.choice(VALUES)
         words.append(f"{key}={value}")
     settings = resolve(rng.choice([*RECIPES]), "x", read_words(words))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nearfar as nf
-from nearfar.studies.binary import BatchMoments, Coins, Negatives, binomial
+from nearfar.studies.binary import BatchMoments, Coins, NegativeSource, binomial
 
 
 def enumerated(coins: Coins, alpha: float, multi: bool) -> BatchMoments:
@@ -46,7 +46,7 @@ sizes = st.one_of(
 @given(size=sizes, alpha=st.floats(0.02, 1.0), p=st.sampled_from([0.5, 0.2, 0.7]), multi=st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_mean_and_variance_are_those_of_all_batches(
-    size: tuple[int, int, Negatives], alpha: float, p: float, multi: bool
+    size: tuple[int, int, NegativeSource], alpha: float, p: float, multi: bool
 ) -> None:
     n, m, negatives = size
     coins = Coins(n, m, p, negatives)
@@ -67,7 +67,7 @@ def test_values_of_the_example() -> None:
 
 
 @pytest.mark.parametrize("negatives", ["batch", "independent"])
-def test_ml_cpc_within_its_range_never_exceeds_the_information(negatives: Negatives) -> None:
+def test_ml_cpc_within_its_range_never_exceeds_the_information(negatives: NegativeSource) -> None:
     """Song & Ermon 2020, Cor. 2 for every n = m up to 128; below the range it does exceed it."""
     for n in range(2, 129):
         coins = Coins(n, n, 0.5, negatives)

@@ -35,6 +35,7 @@ COMPARISONS = {
     "bank-momentum": instance_discrimination.bank_momentum(SETUP),
     "views": instance_discrimination.views(SETUP),
     "curricula": curricula.curricula(SETUP),
+    "adaptive-curricula": curricula.adaptive_curricula(SETUP),
     "byol-target": thesis.byol_target(SETUP),
     "pooling": pooling(SETUP),
     "temperature": instance_discrimination.temperature(SETUP),
@@ -280,6 +281,18 @@ def test_settings_reach_every_cell(tmp_path: Path) -> None:
     assert len(list((tmp_path / "cells").iterdir())) == 15
     assert "negatives.size=80" in record.command
     assert "negatives.size=80" in json.loads((tmp_path / "result.json").read_text())["command"]
+
+
+def test_curricula_without_a_clock_end_between_their_ends(tmp_path: Path) -> None:
+    words = [*DATA, "epochs=3", "batch=36", "backbone=resnet8-w8"]
+    record = run_study(find_study("adaptive-curricula"), tmp_path, words)
+    last = {row.label: float(row.ours or 0.0) for row in record.result.table("value at the end").rows}
+    assert last["alpha by clock"] == pytest.approx(10 * 0.01 ** (5 / 6))  # of the last of six steps
+    assert last["edge by clock"] == pytest.approx(0.9 * 5 / 6)
+    for name in ("held-out bound", "variance"):  # one move, made or not
+        assert last[f"alpha by {name}"] in (pytest.approx(10.0), pytest.approx(0.1))
+        assert last[f"edge by {name}"] in (pytest.approx(0.0), pytest.approx(0.9))
+    assert len(record.result.remarks) == 2 * 4
 
 
 # ------------------------------------------------------------------------------------------ BYOL's target

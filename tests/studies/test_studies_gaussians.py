@@ -1,6 +1,7 @@
 """`gaussians`: levels have their nats, finished cells are reused, and only proven bounds are called
 proven."""
 
+import inspect
 import json
 import math
 from pathlib import Path
@@ -52,6 +53,24 @@ def test_a_level_holds_its_nats(nats: int) -> None:
     covariance = np.cov(torch.cat([x, y], dim=1).numpy().T)
     expected = np.block([[np.eye(DIM), rho * np.eye(DIM)], [rho * np.eye(DIM), np.eye(DIM)]])
     assert np.abs(covariance - expected).max() < 5 * math.sqrt(2 / 20_000)
+
+
+def test_critics_are_those_of_the_appendix() -> None:
+    """Song & Ermon 2020, App. C.2: joint, two layers of 256; separable, two networks of two layers of 256 with 32
+    outputs; ReLU; Adam at 1e-3; batches of 128; 4,000 steps at each of five levels."""
+    joint, separable = (make(dim=DIM) for make in CRITICS.values())
+    shapes = [tuple(p.shape) for p in joint.parameters() if p.ndim == 2]
+    assert sorted(shapes) == sorted([(256, 2 * DIM), (256, 256), (1, 256)])
+    shapes = [tuple(p.shape) for p in separable.parameters() if p.ndim == 2]
+    assert sorted(shapes) == sorted(2 * [(256, DIM), (256, 256), (32, 256)])
+    for critic, count in ((joint, 2), (separable, 4)):
+        assert sum(isinstance(layer, torch.nn.ReLU) for layer in critic.modules()) == count
+    _, optimiser, _ = gaussians.learner(lambda: torch.nn.Linear(1, 1), 0)
+    assert isinstance(optimiser, torch.optim.Adam)
+    assert (optimiser.defaults["lr"], optimiser.defaults["betas"]) == (1e-3, (0.9, 0.999))
+    defaults = inspect.signature(gaussians.run).parameters
+    assert (DIM, LEVELS) == (20, (2, 4, 6, 8, 10))
+    assert (defaults["steps"].default, defaults["batch_size"].default) == (4000, 128)
 
 
 def test_each_batch_is_fresh() -> None:

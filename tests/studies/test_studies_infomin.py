@@ -110,7 +110,7 @@ def test_views_are_drawn_and_embedded_as_the_method_does(tmp_path: Path) -> None
         image_size=12,
         workers=0, views=unchanged, precision="fp32",
     )  # fmt: skip
-    opened = run.images(images)
+    opened = run.open_data(images)
     first, second = embedded_views(run, opened)
     torch.testing.assert_close(first, second)
     torch.testing.assert_close(first.norm(dim=1), torch.ones(700))

@@ -6,8 +6,9 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -232,6 +233,15 @@ def run(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where all commands store their cells: two commands of one study share those that are equal. A linear probe, which is
+    half of the work of so small a cell, stops after a few iterations."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(import_module("nearfar.evaluate.linear"), "_ITERATIONS", 5)
+        yield tmp_path_factory.mktemp("studies")
+
+
 SMALL = "images=64 epochs=1 size=8 batch=32 seeds=1 jobs=1 backbone=resnet8-w8"
 BUDGETS = {
     "bias-variance": "anchors=4 draws=2",
@@ -252,16 +262,21 @@ COMMANDS = sorted(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_cited_command_runs(
-    command: str, pictures: Path, run: Path, tmp_path: Path, write_recordings: Callable[[Path, int, int], str]
+    command: str,
+    pictures: Path,
+    run: Path,
+    study_folder: Path,
+    tmp_path: Path,
+    write_recordings: Callable[[Path, int, int], str],
 ) -> None:
     _, name, *words = shlex.split(command)
     if name == "study":
         study, budget = words[0], BUDGETS.get(words[0], SMALL).split()
         if SMALL.split()[0] in budget:
             budget += [f"data={pictures}", f"test={pictures}"]
-        if study == "distillation":  # one of the pairs
-            pairs = next((word for word in words if word.startswith("pairs=")), "pairs=wrn-16-2>wrn-10-1")
-            budget.append(pairs.partition(",")[0])
+        if study == "distillation":  # the last of the pairs and of the alphas
+            options = dict(word.split("=", 1) for word in ["pairs=resnet8x2>resnet8", *words[1:]])
+            budget += [f"{key}={value.split(',')[-1]}" for key, value in options.items()]
         if study == "speech":
             files = {"train": 72, "test": 20}
             budget = [
@@ -269,7 +284,7 @@ def test_cited_command_runs(
                 for key, rows in files.items()
             ]
             budget += ["epochs=1", "seeds=1"]
-        words = [*words, *budget, "--out", str(tmp_path / "study")]
+        words = [*words, *budget, "--out", str(study_folder / study)]
     elif name == "detect":
         words = [*(str(run) if word == "RUN" else word for word in words), "--help"]
     else:

@@ -17,9 +17,11 @@ from nearfar.cli import main
 from nearfar.data import locate, open_data
 from nearfar.errors import UserError
 from nearfar.run.trained import Run
+from nearfar.sweeps.engine import COMPLETED
 from nearfar.sweeps.objectives import ProbeReporter
 from nearfar.sweeps.search import Search, SearchTrial, probe_curve
 from nearfar.sweeps.space import space_of
+from nearfar.sweeps.table import SweepResult, SweepRow
 from nearfar.train.defaults import resolve_here
 from nearfar.train.pretrain import run_pretraining
 
@@ -48,6 +50,18 @@ def result(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
         "simclr", data / "train.npz", out, test=data / "test.npz", temperature=[0.1, 0.5], seed=[0, 1],
         quiet=True, **QUICK
     )  # fmt: skip
+
+
+def test_every_point_as_good_as_the_best_is_marked() -> None:
+    points = {0.1: 0.7, 0.2: 0.9, 0.3: 0.9}
+    table_rows = tuple(SweepRow({"temperature": t}, (value,), COMPLETED) for t, value in points.items())
+    facts = {"validation": {"name": "photos", "samples": 10}}
+    sweep = SweepResult("simclr", "knn", True, (0,), {}, facts, table_rows)
+    _, first, second, third = sweep._table().splitlines()
+    assert first.startswith("0.2")
+    assert first.endswith("  best")
+    assert second.endswith("  equal to the best")
+    assert "best" not in third
 
 
 def test_table_equals_evaluation_of_the_runs(result: Any, data: Path) -> None:

@@ -66,6 +66,82 @@ def test_the_loss_schedule_compares_with_the_moving_average(losses: list[float])
     assert place(schedule, schedules) == pytest.approx(at / 5)
 
 
+@given(
+    values=st.lists(st.sampled_from([1.0, 2.0, 3.0, float("nan")]), max_size=30),
+    moves=st.integers(1, 4),
+    patience=st.integers(1, 3),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_curriculum_moves_on_when_the_held_out_bound_stalls(
+    values: list[float], moves: int, patience: int
+) -> None:
+    """By loops: a move after `patience` probes that are not above the highest since the last move; never back."""
+    schedule = nf.on_bound(8.0, 0.5, moves, patience)
+    schedules = AdaptiveSchedules([schedule])
+    since_move, expected = list[float](), 0
+    for nats in values:
+        schedules.observe_bound(nats)
+        since_move.append(nats)
+        finite = [value for value in since_move if value == value]
+        highest = since_move.index(max(finite)) if finite else -1
+        if len(since_move) - 1 - highest >= patience and expected < moves:
+            since_move, expected = [], expected + 1
+        assert schedules.moves[schedule.written()] == expected
+        assert place(schedule, schedules) == pytest.approx(8.0 * 0.0625 ** (expected / moves))
+
+
+def test_a_curriculum_moves_on_when_the_variance_of_the_loss_stalls() -> None:
+    """Three steps an epoch. The variance is that around a slow fall: of a, a - b, a it is b^2 / 2, whatever a is."""
+    schedule = nf.on_variance(0.0, 0.9, 3)
+    schedules, edges = AdaptiveSchedules([schedule], 3), []
+    for level, jump in ((9, 2.0), (7, 1.0), (5, 1.5), (3, 1.6), (2, 1.4), (1, 1.4), (1, float("nan"))):
+        for loss in (level, level - jump, level):
+            schedules.observe_loss(loss)
+            restored = AdaptiveSchedules([schedule], 3)
+            restored.restore(schedules.state())  # in the midst of an epoch too
+            schedules = restored
+        edges.append(place(schedule, schedules))
+    # lower, higher: a move; a new level, lower, equal: a move; the last epoch has no two finite neighbours
+    assert edges == pytest.approx([0.0, 0.0, 0.3, 0.3, 0.3, 0.6, 0.6])
+
+
+@pytest.mark.parametrize("alpha", ["on_bound(2,0.5,2)", "on_variance(2,0.5,2)"])
+def test_a_curriculum_without_a_clock_resumes_exactly(alpha: str, tmp_path: Path) -> None:
+    images = open_data("digits").subset(np.arange(320))
+    settings = {
+        **SMALL,
+        "bound": "ml-cpc",
+        "bound.alpha": alpha,
+        "held_out": 0.2,
+        "epochs": 4,
+        "log_every": 1,
+    }
+    pretrain("moco", images, tmp_path / "whole", config=settings, quiet=True)
+    with pytest.raises(Stopped):
+        pretrain("moco", images, tmp_path / "parts", config=settings, quiet=True, max_time=1e-6)
+    pretrain("moco", images, tmp_path / "parts", config=settings, quiet=True)
+    states = [
+        checkpoints.load(checkpoints.newest(tmp_path / name / "ckpt") or Path())
+        for name in ("whole", "parts")
+    ]
+    assert states[0][1]["hooks"]["AdaptiveSchedules"] == states[1][1]["hooks"]["AdaptiveSchedules"]
+    assert all(torch.equal(tensor, states[1][0][name]) for name, tensor in states[0][0].items())
+    rows = read_metrics(tmp_path / "whole" / "metrics.jsonl")
+    schedule = parse_value(alpha)
+    assert isinstance(schedule, Adaptive)
+    reference = AdaptiveSchedules([schedule], 4)
+    for row in rows:
+        if row["kind"] == "train":
+            assert row["bound.alpha"] == pytest.approx(place(schedule, reference))
+            reference.observe_loss(row["loss"])
+        elif row["kind"] == "held-out":
+            reference.observe_bound(row["nats"])
+    assert reference.moves == states[0][1]["hooks"]["AdaptiveSchedules"]["moves"]
+    # what the schedule follows has changed the weights, so it proves nothing about them
+    statuses = {row["status"] for row in rows if row["kind"] == "held-out"}
+    assert statuses == ({"not covered"} if alpha.startswith("on_bound") else {"proven"})
+
+
 def test_a_non_finite_loss_counts_as_worse_and_is_forgotten() -> None:
     schedule = nf.on_loss(0.0, 1.0, 5)
     schedules = AdaptiveSchedules([schedule])
@@ -137,6 +213,11 @@ def test_a_schedule_without_a_signal_is_refused_before_anything_is_written(tmp_p
     assert not (tmp_path / "a" / "config.yaml").exists()
     with pytest.raises(UserError, match="probe_every is 0"):
         pretrain("moco-ring", "digits", tmp_path / "b", config={**settings, "probe_every": 0}, quiet=True)
+    settings["selection.lower"] = "on_bound(0,0.9)"
+    with pytest.raises(
+        UserError, match=r"follows the held-out bound but no images are set aside \(held_out\)"
+    ):
+        pretrain("moco-ring", unlabelled, tmp_path / "c", config=settings, quiet=True)
 
 
 def test_other_probe_times_are_another_run_for_an_adaptive_schedule(tmp_path: Path) -> None:

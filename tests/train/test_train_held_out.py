@@ -309,7 +309,7 @@ def test_blocks_of_one_text_are_not_independent_draws(
     del settings["backbone"]
     run = pretrain("mlm", tmp_path / "texts", tmp_path / "run", quiet=True, **settings)
     assert (last(run)["status"] == "proven") == proven, last(run)["condition"]
-    everything = run.images()
+    everything = run.open_data()
     train, holdout = split_holdout(everything, None, 0)
     assert holdout is not None
     if proven:

@@ -132,6 +132,7 @@ def test_stop_saves_the_state_of_that_step_and_the_run_counts_as_finished(stop: 
     ours, theirs = tensors_of(run.path, stop), tensors_of(tmp_path / "whole", stop)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert run.embed(digits()).shape[0] == len(digits())
+    assert run.unfinished == ""  # a run that a hook ended is finished
     if stop < 3 * PER_EPOCH:
         assert any("is enough" in row.get("message", "") for row in run.metrics)
     assert nf.pretrain("moco", digits(), tmp_path / "run", **SMALL).facts["step"] == stop
@@ -154,6 +155,7 @@ def test_hooks_of_train_and_distill(tmp_path: Path) -> None:
     data = digits()
     teacher = nf.train(data, tmp_path / "teacher", hooks=[StopAt(2)], **SMALL)
     assert teacher.facts["ended"] == "step 2 is enough"
+    assert not any("unfinished" in line for line in nf.evaluate(teacher, protocols=["knn"]).warnings)
     hook = Recorder()
     student = nf.distill(
         teacher, data, tmp_path / "student", objective="kd", hooks=[hook, StopAt(3)], **SMALL

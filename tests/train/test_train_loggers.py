@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import nearfar as nf
+from nearfar.config import fields
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.run.metrics import read_metrics
@@ -172,6 +173,11 @@ def test_a_service_stores_the_rows_of_metrics_offline(
     assert stored == pytest.approx(expected, rel=1e-6)  # TensorBoard stores float32
 
 
+def test_integers_are_plotted_and_step_epoch_and_flags_are_not() -> None:
+    row = {"kind": "hook", "step": 4, "epoch": 1, "count": 3, "value": 3.0, "flag": True, "text": "x"}
+    assert scalars(row) == {"hook/count": 3, "hook/value": 3.0}
+
+
 class Collected(nf.Logger):
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -218,6 +224,7 @@ def test_a_logger_that_fails_ends_the_run_and_all_are_closed(tmp_path: Path) -> 
 
 
 def test_names_of_loggers(tmp_path: Path) -> None:
+    assert set(fields.LOGGERS) == set(LOGGERS)
     with pytest.raises(
         UserError, match=r"logger was 'wandbb' .did you mean wandb.*; expected tensorboard, wandb"
     ):

@@ -132,6 +132,22 @@ def test_the_scores_of_a_step_are_counted(count: int, monkeypatch: pytest.Monkey
     assert peak.peak < expected < 1.2 * peak.peak
 
 
+def test_a_gpu_holds_no_large_matrix_of_scores() -> None:
+    """8,192 anchors of a rank against 131,072 keys: 4.3 GB as a matrix, on a device that stands for a GPU."""
+    with FakeTensorMode():
+        anchors, keys = (torch.randn(count, 8, device="cuda") for count in (8_192, 131_072))
+        index, ids = (torch.arange(count, device="cuda") for count in (8_192, 131_072))
+        with PeakBytes() as peak:
+            large = scores.inner_product_negatives(anchors, index, scores.Candidates(keys, ids))
+            large.mean_of(torch.exp)
+        small = scores.inner_product_negatives(
+            anchors[:64], index[:64], scores.Candidates(keys[:64], ids[:64])
+        )
+    assert peak.peak < 2**30
+    assert isinstance(large, scores.Streamed)
+    assert isinstance(small, scores.Dense)
+
+
 def test_large_batches_are_counted_by_tile() -> None:
     """A global batch of 65,536 on 8 GPUs: a matrix would have 10^9 scores for each pair; a tile has 2^25."""
     cosine, everyone = nf.Cosine(0.1), nf.Everyone()
@@ -148,5 +164,19 @@ def test_large_batches_are_counted_by_tile() -> None:
 def test_the_estimate_grows_with_the_scores(tmp_path: Path) -> None:
     session, sample = session_and_sample()
     before = estimate_needs(session, sample, tmp_path).memory
-    session.method.negatives = nf.Queue(2**22, dim=128)
+    session.method.negatives = nf.Queue(2**22, dim=1)  # 50 MB, which are less than its scores
     assert estimate_needs(session, sample, tmp_path).memory - before > 4 * 32 * 2**21
+
+
+def test_chunks_leave_room_for_the_scores() -> None:
+    session, sample = session_and_sample(memory=2**40)
+    pixels = size_of(list(sample.views))
+    room = _budget(session, pixels)
+    session.method.negatives = nf.Queue(2**22, dim=1)
+    less = _budget(session, pixels)
+    assert room is not None
+    assert less is not None
+    # memory in use may have grown by the queue itself: 2^22 keys and their identities
+    scores_of_step = score_bytes(session.method, 20, 1, 2, torch.device("cpu"))
+    assert scores_of_step > 10 * 12 * 2**22
+    assert room - less > 0.8 * scores_of_step

@@ -360,8 +360,8 @@ def test_functions_of_one_picture_are_views(kind: str, tmp_path: Path) -> None:
     assert run.settings.image_size == 16
     views_of_run = run.views()
     rows = np.array([7, 2])
-    pair = views_of_run(run.images(PHOTOS).load(rows), 0, 1, rows)
-    (single, _) = views_of_run(run.images(PHOTOS).load(rows[1:]), 0, 1, rows[1:])
+    pair = views_of_run(run.open_data(PHOTOS).load(rows), 0, 1, rows)
+    (single, _) = views_of_run(run.open_data(PHOTOS).load(rows[1:]), 0, 1, rows[1:])
     assert torch.equal(pair[0][1:], single)
     assert not torch.equal(pair[0], pair[1])
     torch.manual_seed(9)

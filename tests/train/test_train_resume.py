@@ -56,7 +56,7 @@ def logged_losses(out: Path) -> list[tuple[int, float]]:
 def test_kills_at_random_moments_change_nothing(recipe: str, tmp_path: Path) -> None:
     """Real processes, real SIGKILL. Each child resumes from the last save; the end is bit-equal."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["nearfar.train.pretrain", "torch.utils.tensorboard", "torch._dynamo"])
+    context.set_forkserver_preload(["nearfar.train.pretrain", "torch.utils.tensorboard"])
 
     def start(out: Path) -> Any:
         child = context.Process(target=train_small, args=(recipe, str(out)))

@@ -205,7 +205,7 @@ def test_mlm_learns_a_markov_chain_and_reports_nats(
 
 def test_masked_scores_are_those_of_a_loop_over_hidden_symbols(tmp_path: Path) -> None:
     run = pretrain("mlm", write_text(tmp_path / "a.txt"), tmp_path / "run", quiet=True, config=TEXT)
-    method, blocks, hiding = run.method(), run.images(), run.views()
+    method, blocks, hiding = run.method(), run.open_data(), run.views()
     result = masked_scores(method, blocks, hiding, device=torch.device("cpu"), seed=5)
     nats, first, five, informations = [], [], [], []
     counts = np.ones(len(blocks.symbols))
@@ -260,9 +260,9 @@ def test_a_vocabulary_belongs_to_the_run(tmp_path: Path) -> None:
         "mlm", write_text(tmp_path / "a.txt"), tmp_path / "run", quiet=True, config={**TEXT, "epochs": 1}
     )
     (tmp_path / "b.txt").write_text("hgz", encoding="utf-8")
-    opened = run.images(tmp_path / "b.txt")
+    opened = run.open_data(tmp_path / "b.txt")
     assert isinstance(opened, Texts)
-    trained = run.images()
+    trained = run.open_data()
     assert isinstance(trained, Texts)
     assert opened.symbols == trained.symbols
     symbols = [opened.symbols[n] for n in opened.load(np.array([0])).data[0]]
@@ -362,4 +362,4 @@ def test_unsuitable_data_get_a_sentence(tmp_path: Path) -> None:
         pretrain("cpc", recordings(), tmp_path / "run", quiet=True, batch_size=8)
     run = pretrain("cpc", recordings(), tmp_path / "run", quiet=True, config={**SPEECH, "epochs": 1})
     with pytest.raises(UserError, match="holds text, but cpc is made for recordings"):
-        run.images(write_text(tmp_path / "a.txt"))
+        run.open_data(write_text(tmp_path / "a.txt"))

@@ -246,3 +246,13 @@ def test_run_that_starts_from_another_has_its_network_and_size(simclr: nf.Run) -
     assert (backbone, size) == ("resnet8-w16", 16)
     assert str(note).startswith(f"backbone=resnet8-w16 image_size=16, as in {simclr.path}\n")
     assert defaults_for("supervised", data, init=str(simclr.path), image_size=32)[1] == 32
+
+
+def test_choosing_defaults_does_not_judge_bad_files(tmp_path: Path) -> None:
+    """`max_bad_share` of the run decides, also where the size of views is chosen from a few images."""
+    for number, pixels in enumerate(
+        np.random.default_rng(0).integers(0, 256, (4, 20, 20, 3), dtype=np.uint8)
+    ):
+        Image.fromarray(pixels).save(tmp_path / f"{number}.png")
+    (tmp_path / "bad.png").write_bytes(b"none")
+    assert defaults_for("simclr", tmp_path, max_bad_share=0.5)[1:4] == (None, 5, 100)

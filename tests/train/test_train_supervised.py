@@ -133,7 +133,7 @@ def test_the_command_fine_tunes_another_run_on_a_few_labels(
     assert run.settings.recipe == "supervised"
     assert run.description.instances == 24
     assert run.description.classes == ("red", "green", "blue")
-    assert len(run.trained_on(run.images())) == 24
+    assert len(run.trained_on(run.open_data())) == 24
     assert json.loads((tmp_path / "second/data.json").read_text())["undrawn"] == 72
     assert main(["train", "--out", second]) == 2
     assert "nearfar train photos/" in capsys.readouterr().err

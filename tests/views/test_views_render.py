@@ -58,9 +58,8 @@ def toned(x: Tensor, op: int, p: Parameters, i: int) -> Tensor:
         return (x * float(p.factors[i, 0])).clamp(0, 1)
     if op == CONTRAST and x.shape[0] in (1, 3):
         return F.adjust_contrast(x, float(p.factors[i, 1]))
-    if op == CONTRAST:  # torchvision has none for other channel counts
-        factor = float(p.factors[i, 1])
-        return (x * factor + x.mean() * (1 - factor)).clamp(0, 1)
+    if op == CONTRAST:  # each band by itself; torchvision has none for other channel counts
+        return torch.cat([F.adjust_contrast(band[None], float(p.factors[i, 1])) for band in x])
     if op == SATURATION and colour:
         return F.adjust_saturation(x, float(p.factors[i, 2]))
     if op == HUE and colour:

@@ -5,7 +5,6 @@ by InfoNCE. The oracle is the mean of the exact log ratio over the same rows: it
 alone. Nothing was tuned on these tasks.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -17,13 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nearfar.bench.information_tasks import InformationTask
+from nearfar.bench.records import append_record, read_records
 from nearfar.core.tables import markdown_table
 from nearfar.estimate import estimate_mi
 from nearfar.estimate.baselines import gaussian_information, ksg_information
 from nearfar.sweeps.pictures import COLOURS, panels
-from nearfar.system.files import append_line
 from nearfar.system.hardware import one_thread
-from nearfar.system.untrusted import read_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -104,8 +102,7 @@ def run_information(
     say: Callable[[str], None] = print,
 ) -> list[TaskResult]:
     """Measures every task at every size; resumes from `record`, a file of results by line."""
-    earlier = [] if record is None or not record.exists() else read_text(record).splitlines()
-    stored = {(r.task, r.rows, r.seed): r for r in (TaskResult(**json.loads(line)) for line in earlier)}
+    stored = {(r.task, r.rows, r.seed): r for r in read_records(record, TaskResult)}
     results = []
     for rows in sizes:
         for seed in range(seeds):
@@ -113,8 +110,7 @@ def run_information(
                 result = stored.get((task.name, rows, seed))
                 if result is None:
                     result = measure_task(task, rows, seed, network)
-                    if record is not None:
-                        append_line(record, json.dumps(asdict(result)))
+                    append_record(record, result)
                     say(
                         f"{task.name} n={rows}: {result.nats:.3f} [{result.low:.3f}, {result.high:.3f}] of "
                         f"{result.truth:.3f}, oracle {result.oracle:.3f}, KSG {result.ksg:.3f}"

@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import gammaln, ndtr, psi
 
-Side = Float[np.ndarray, "row column"]
-Map = Callable[[Side], Side]
+SideArray = Float[np.ndarray, "row column"]
+SideTransform = Callable[[SideArray], SideArray]
 CORRELATION = 0.75  # of the one-dimensional Gaussian tasks
 DENSE, PAIR = 0.5, 0.8  # off the diagonal of the dense covariance; of each of two related pairs
 
@@ -29,13 +29,13 @@ class InformationTask:
     dispersion: Float[np.ndarray, "all all"]
     df: float = math.inf
     noise: float = 0.0  # half-width of uniform noise on a uniform x; then the dispersion is not read
-    maps: tuple[tuple[Map, ...], tuple[Map, ...]] = ((), ())
+    maps: tuple[tuple[SideTransform, ...], tuple[SideTransform, ...]] = ((), ())
 
-    def mapped(self, name: str, x: Map, y: Map | None = None) -> "InformationTask":
+    def mapped(self, name: str, x: SideTransform, y: SideTransform | None = None) -> "InformationTask":
         maps = ((*self.maps[0], x), (*self.maps[1], y or x))
         return replace(self, name=f"{name} @ {self.name}", maps=maps)
 
-    def sample(self, rows: int, seed: int) -> tuple[Side, Side, Float[np.ndarray, "row"]]:
+    def sample(self, rows: int, seed: int) -> tuple[SideArray, SideArray, Float[np.ndarray, "row"]]:
         """x, y and the log ratio of each row."""
         x, y = self.draw(rows, np.random.default_rng([seed, rows]))
         log_ratio = self.log_ratio(x, y)
@@ -45,7 +45,7 @@ class InformationTask:
             y = change(y)
         return x, y, log_ratio
 
-    def draw(self, rows: int, rng: np.random.Generator) -> tuple[Side, Side]:
+    def draw(self, rows: int, rng: np.random.Generator) -> tuple[SideArray, SideArray]:
         """x and y of the base."""
         if self.noise:
             x = rng.random((rows, 1))
@@ -55,7 +55,7 @@ class InformationTask:
             z *= np.sqrt(self.df / rng.chisquare(self.df, size=(rows, 1)))
         return z[:, : self.columns[0]], z[:, self.columns[0] :]
 
-    def log_ratio(self, x: Side, y: Side) -> Float[np.ndarray, "row"]:
+    def log_ratio(self, x: SideArray, y: SideArray) -> Float[np.ndarray, "row"]:
         """log p(x, y) / (p(x) p(y)) of rows of the base."""
         if self.noise:
             reach = np.minimum(1, y + self.noise) - np.maximum(0, y - self.noise)  # of x, given y
@@ -71,7 +71,7 @@ class InformationTask:
     def _parts(self) -> tuple[slice, slice, slice]:
         return slice(None), slice(0, self.columns[0]), slice(self.columns[0], None)
 
-    def _log_density(self, z: Side, columns: slice) -> Float[np.ndarray, "row"]:
+    def _log_density(self, z: SideArray, columns: slice) -> Float[np.ndarray, "row"]:
         """Up to constants that cancel in the ratio."""
         root = np.linalg.cholesky(self.dispersion[columns, columns])
         form = (np.linalg.solve(root, z.T) ** 2).sum(axis=0)
@@ -124,25 +124,25 @@ def additive(noise: float) -> InformationTask:
     return InformationTask(f"Uniform 1 × 1 (additive noise={noise:g})", (1, 1), np.eye(2), noise=noise)
 
 
-def half_cube(z: Side) -> Side:
+def half_cube(z: SideArray) -> SideArray:
     return z * np.sqrt(np.abs(z))
 
 
-def wiggly_x(x: Side) -> Side:
+def wiggly_x(x: SideArray) -> SideArray:
     return x + 0.4 * np.sin(x) + 0.2 * np.sin(1.7 * x + 1) + 0.03 * np.sin(3.3 * x - 2.5)
 
 
-def wiggly_y(y: Side) -> Side:
+def wiggly_y(y: SideArray) -> SideArray:
     return y - 0.4 * np.sin(0.4 * y) + 0.17 * np.sin(1.3 * y + 3.5) + 0.02 * np.sin(4.3 * y - 2.5)
 
 
-def swiss_roll(x: Side) -> Side:
+def swiss_roll(x: SideArray) -> SideArray:
     """One number in (0, 1) as a point on a spiral in the plane."""
     t = 1.5 * np.pi * (1 + 2 * x)
     return np.hstack([t * np.cos(t), t * np.sin(t)]) / 21
 
 
-def spiral(z: Side, first: int) -> Side:
+def spiral(z: SideArray, first: int) -> SideArray:
     """Turns columns `first` and the next by an angle of the squared length over the number of columns."""
     angle = (z**2).sum(axis=1) / z.shape[1]
     turned = z.copy()
@@ -152,7 +152,7 @@ def spiral(z: Side, first: int) -> Side:
     return turned
 
 
-def two_modes(z: Side, weight: float, low: float, high: float) -> Side:
+def two_modes(z: SideArray, weight: float, low: float, high: float) -> SideArray:
     """The quantile function of a mixture of two unit normals at the normal's own quantiles, by bisection."""
     share = ndtr(z)
     bottom, top = np.full_like(z, low - 40), np.full_like(z, high + 40)
@@ -193,5 +193,5 @@ def information_tasks() -> list[InformationTask]:
     ]
 
 
-def _same(z: Side) -> Side:
+def _same(z: SideArray) -> SideArray:
     return z

@@ -6,12 +6,11 @@ part the frozen backbone is probed: a linear classifier on all training images, 
 time counts loader processes and leaves out the probes.
 """
 
-import json
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -23,6 +22,7 @@ from torch import Tensor
 
 from nearfar.bench.arms import lightly_loop, our_session
 from nearfar.bench.peers import PeerMissing
+from nearfar.bench.records import append_record, read_records
 from nearfar.bench.turns import child_cpu_seconds, environment_of
 from nearfar.core.buffers import frozen
 from nearfar.core.statistics import mean_and_spread
@@ -33,9 +33,7 @@ from nearfar.evaluate.linear import linear
 from nearfar.modalities import DataSet
 from nearfar.run.features import features
 from nearfar.sweeps.pictures import COLOURS, panels
-from nearfar.system.files import append_line
 from nearfar.system.hardware import keep_freed_memory
-from nearfar.system.untrusted import read_text
 from nearfar.train.step import take_step
 
 if TYPE_CHECKING:
@@ -214,8 +212,7 @@ def run_quality(
 ) -> list[QualityPoint]:
     """Trains and probes every arm with every seed. `record` is a file of points by line: a seed that it holds
     for all arms is not trained again."""
-    earlier = [] if record is None or not record.exists() else read_text(record).splitlines()
-    points = [QualityPoint(**json.loads(text)) for text in earlier]
+    points = read_records(record, QualityPoint)
     for seed in range(seeds):
         missing = [
             arm for arm in arms if sum(p.arm == arm.name and p.seed == seed for p in points) < budget.probes
@@ -227,8 +224,7 @@ def run_quality(
                 f"{point.arm}, seed {seed}: {100 * point.top1:.1f} % after {point.epoch:.1f} epochs, "
                 f"{point.cpu_minutes:.1f} CPU-minutes"
             )
-            if record is not None:
-                append_line(record, json.dumps(asdict(point)))
+            append_record(record, point)
     return points
 
 

@@ -164,13 +164,16 @@ def _quality(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _variant(text: str) -> tuple[str, dict[str, str]]:
+def _variant(text: str) -> tuple[str, dict[str, Any]]:
     """An arm's name and settings from `NAME: key=value key=value`."""
+    from nearfar.config.resolving import read_words, resolve
+
     name, colon, words = text.partition(":")
-    pairs = [word.partition("=") for word in words.split()]
-    if not (name.strip() and colon and pairs and all(sign for _, sign, _ in pairs)):
+    if not (name.strip() and colon and words.strip()):
         raise UserError(f"--arm was {text!r}; expected 'NAME: key=value …', as in 'warm: lr=1e-3 epochs=5'")
-    return name.strip(), {key: value for key, _, value in pairs}
+    settings = read_words(words.split())
+    resolve("simclr", "", settings)  # a mistake is reported before any arm starts
+    return name.strip(), settings
 
 
 def _speed(args: argparse.Namespace, sizes: list[int]) -> int:

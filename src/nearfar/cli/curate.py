@@ -1,6 +1,7 @@
 """`nearfar curate`."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,14 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from nearfar.core.tables import text_table
+    from nearfar.run.trained import Run
     from nearfar.search import curate
     from nearfar.search.curate import summary_rows
 
-    curation = curate(args.run, args.data, args.out)
+    trained = Run.open(args.run)
+    curation = curate(trained, args.data, args.out)
+    for line in trained.ignored_files():
+        print(line, file=sys.stderr)
     print(f"{curation.data}: {counted(curation.instances, 'instances')}")
     for name, table in curation.tables().items():
         print(f"\n{args.out / name}: {counted(table.num_rows, 'rows')}")

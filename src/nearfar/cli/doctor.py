@@ -86,7 +86,7 @@ STRIDED_CONVOLUTION = {
 def _lines(facts: dict[str, Any]) -> list[str]:
     packages = facts["packages"]
     rows = [(key, str(facts[key])) for key in ("python", "system", "cpu", "cores")]
-    precision, threads = "bf16" if facts["bf16"] else "fp32", counted(facts["threads"], "threads")
+    precision, threads = facts["precision"], counted(facts["threads"], "threads")
     waiting = _wait_policy(facts["waiting"])
     rows += [
         ("packages", ", ".join(f"{name} {at}" for name, at in packages.items() if at)),

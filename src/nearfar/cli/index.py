@@ -1,6 +1,7 @@
 """`nearfar index`."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,12 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from nearfar.run.trained import Run
     from nearfar.search import build_index
 
-    index = build_index(args.run, args.data, args.out)
+    trained = Run.open(args.run)
+    index = build_index(trained, args.data, args.out)
+    for line in trained.ignored_files():
+        print(line, file=sys.stderr)
     print(f"{args.out}: {counted(len(index.paths), 'rows')} of {index.features.shape[1]} features")
     return DONE

@@ -66,6 +66,12 @@ def add(commands: Any) -> None:
         "--groups", metavar="FILE:NAME", help="a group per row; rows of one group may depend on one another"
     )
     mi.add_argument("--folds", type=int, help="cross-validation folds (default 5; 3 to rank)")
+    mi.add_argument(
+        "--splits",
+        type=int,
+        default=1,
+        help="random splits into folds over which the estimate is averaged (1)",
+    )
     mi.add_argument("--confidence", type=float, default=0.9, help="confidence of the interval (default 0.9)")
     mi.add_argument("--seed", type=int, default=0, help="random seed of splits and fits (default 0)")
     mi.add_argument("--no-baselines", action="store_true", help="leave out the KSG and Gaussian estimates")
@@ -166,6 +172,7 @@ def _common_options(options: argparse.Namespace) -> dict[str, Any]:
         "discrete": options.discrete,
         "confidence": options.confidence,
         "seed": options.seed,
+        "splits": options.splits,
         **folds,
         **groups,
     }

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.cli.codes import DONE
+from nearfar.core.tables import text_table
 from nearfar.errors import UserError, counted
 
 SETTINGS: dict[str, tuple[type, str]] = {
@@ -24,13 +25,14 @@ SETTINGS: dict[str, tuple[type, str]] = {
 
 
 def add(commands: Any) -> None:
+    descriptions = [(key, text) for key, (_, text) in SETTINGS.items()]
     pack = commands.add_parser(
         "pack",
         help="write data as shards for training beyond memory; the same command resumes",
         usage="nearfar pack DATA --out DIR [key=value ...]",
         description="Writes a folder of images, Parquet, tar files in webdataset's convention, or an .npz as a packed folder, "
         "which the other commands accept as DATA.",
-        epilog="settings:\n" + "\n".join(f"  {key:<14} {text}" for key, (_, text) in SETTINGS.items()),
+        epilog="settings:\n" + "\n".join(f"  {line}" for line in text_table(descriptions)),
     )
     pack.add_argument("words", nargs="*", metavar="DATA key=value", help="what to pack, and settings")
     pack.add_argument("--out", type=Path, help="packed folder")

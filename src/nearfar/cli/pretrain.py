@@ -11,8 +11,6 @@ from nearfar.cli.settings_help import settings_help
 from nearfar.cli.urls import ALLOW_URLS, check_urls
 from nearfar.errors import UserError, counted
 
-Layer = Mapping[str, Any]
-
 
 def add(commands: Any) -> None:
     pretrain = commands.add_parser(
@@ -53,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from nearfar.train.defaults import resolve_here
 
     def resolve(
-        recipe: str, data: str, config: Layer, overrides: Layer, located: Any
+        recipe: str, data: str, config: Mapping[str, Any], overrides: Mapping[str, Any], located: Any
     ) -> tuple[Any, Any, Any]:
         settings, note = resolve_here(recipe, data, args.out, config, overrides, located=located)
         return settings, {}, note
@@ -115,14 +113,16 @@ def split_words(words: Sequence[str], config: dict[str, Any]) -> tuple[str, str,
     from nearfar.config.reading import leading_words
 
     leading = leading_words(words, 2)
-    if len(leading) == 1 and "recipe" not in config and Path(leading[0]).exists():
+    if leading and "recipe" not in config and Path(leading[0]).exists():
         from nearfar.config.recipes import RECIPES
 
-        if leading[0] not in RECIPES:
+        quoted = shlex.quote(leading[0])
+        if leading[0] not in RECIPES and len(leading) == 1:
             raise UserError(
-                f"RECIPE is missing before {leading[0]}; for instance nearfar pretrain simclr "
-                f"{shlex.quote(leading[0])}"
+                f"RECIPE is missing before {leading[0]}; for instance nearfar pretrain simclr {quoted}"
             )
+        if leading[0] not in RECIPES and leading[1] in RECIPES:
+            raise UserError(f"RECIPE comes before DATA; did you mean nearfar pretrain {leading[1]} {quoted}?")
     recipe = leading[0] if leading else config.pop("recipe", None)
     data = leading[1] if len(leading) > 1 else config.pop("data", None)
     config.pop("recipe", None)

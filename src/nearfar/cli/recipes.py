@@ -75,4 +75,4 @@ def _recipe_lines(recipe: Any, in_full: bool) -> list[str]:
             ("preset", f"preset={name}: {words_of(preset_for(name, recipe.name))} ({preset.source})")
             for name, preset in presets_of(recipe.name).items()
         ]
-    return [f"{recipe.name}: {recipe.recipe.about}", *(f"  {key:<10} {line}" for key, line in rows)]
+    return [f"{recipe.name}: {recipe.recipe.about}", *(f"  {line}" for line in text_table(rows))]

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,13 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from nearfar.core.tables import text_table
+    from nearfar.run.trained import Run
     from nearfar.search import search
 
-    answers = search(args.run, args.data, args.query, args.top)
+    trained = Run.open(args.run)
+    answers = search(trained, args.data, args.query, args.top)
+    for line in trained.ignored_files():
+        print(line, file=sys.stderr)
     if args.json:
         print(json.dumps({path: [asdict(match) for match in matches] for path, matches in answers}))
         return DONE

@@ -12,14 +12,14 @@ from typing import Any
 
 from torch import nn
 
-from nearfar.config.sections import ROOMS, EncoderOrigin, Sections, head_of, structure_of
+from nearfar.config.sections import PARTS_BY_CHOICE, EncoderOrigin, Sections, head_of, structure_of
 from nearfar.config.settings import Settings
 from nearfar.core.abstract import AbstractEncoders, AbstractViews
 from nearfar.core.method import Method
 from nearfar.core.types import Sizes
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, Description, Modality, modality_of_views
-from nearfar.parts.encoders import InputSpec, Network
+from nearfar.parts.encoders import InputSpec, Network, backbone
 
 NONE: Mapping[str, Any] = {}
 Parts = Mapping[str, Any]
@@ -60,7 +60,7 @@ def build_method(settings: Settings, data: Description, objects: Parts = NONE) -
         # a prior reads embeddings before encoders make them wider for scoring
         prior.meet(replace(sizes, dim=encoders.embedding_width or width))
     return Method(
-        **{choice: objects.get(choice, parts.get(choice)) for choice in ROOMS},
+        **{choice: objects.get(choice, parts.get(choice)) for choice in PARTS_BY_CHOICE},
         views=view_part,
         symmetric=views["symmetric"],
         chunk=settings.chunk,
@@ -76,6 +76,15 @@ def _inputs(settings: Settings, data: Description, module: nn.Module | None) -> 
     )
     if module is not None:
         inputs = replace(inputs, body=lambda view: copy.deepcopy(module), measure_width=True)
+    elif settings.backbone_config is not None:
+        shapes, size, name, config = (
+            inputs.shapes,
+            data.side() or 0,
+            settings.backbone,
+            settings.backbone_config,
+        )
+        sides = [shape[1] for shape in shapes]
+        inputs = replace(inputs, body=lambda view: backbone(name, shapes[view][0], size, sides, config))
     return replace(
         inputs, context={"classes": data.class_count, "instances": data.instances, **inputs.context}
     )
@@ -100,7 +109,7 @@ def check_together(sections: Sections, objects: Parts = NONE) -> None:
     `conflict`."""
     parts = {
         choice: objects[choice] if choice in objects else kinds[sections[choice]["name"]]
-        for choice, kinds in ROOMS.items()
+        for choice, kinds in PARTS_BY_CHOICE.items()
     }
     modality = modality_of_views(sections["views"])
     _check_views_fit(sections, parts["encoders"], modality)
@@ -179,7 +188,7 @@ def _check_prototypes(sections: Sections, parts: Parts) -> None:
 def _check_scores_bounded(sections: Sections, parts: Parts) -> None:
     """A bound that reads positives alone needs scores that cannot grow without limit."""
     if parts["bound"].needs_bounded_scores and not parts["critic"].bounded_above:
-        allowed = [name for name, critic in ROOMS["critic"].items() if critic.bounded_above]
+        allowed = [name for name, critic in PARTS_BY_CHOICE["critic"].items() if critic.bounded_above]
         raise UserError(
             f"bound was {sections['bound']['name']} with critic={sections['critic']['name']}: it reads "
             "positives alone, and these scores grow without limit as the embeddings do; use "

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nearfar.config.schema import plain
-from nearfar.config.sections import ROOMS, Section, Sections
+from nearfar.config.sections import PARTS_BY_CHOICE, PartSettings, Sections
 from nearfar.core.types import Remark
 from nearfar.parts.encoders import HeadConfig
 
@@ -31,7 +31,7 @@ SYMBOLS = {
 
 def equation_of(sections: Sections) -> dict[str, str]:
     """A method's equation, line by line, by the symbol each line explains."""
-    parts = {choice: ROOMS[choice][sections[choice]["name"]] for choice in SYMBOLS}
+    parts = {choice: PARTS_BY_CHOICE[choice][sections[choice]["name"]] for choice in SYMBOLS}
     pulled = PULLED_AS_MEAN if parts["bound"].distance_scores else PULLED
     lines = {
         symbol: "; ".join(_clauses(parts[choice], sections[choice], pulled))
@@ -50,7 +50,7 @@ def template(part: Any) -> str:
     return line if line is not None else (inspect.getdoc(part) or "").partition("\n")[0]
 
 
-def _clauses(part: Any, section: Section, pulled: str) -> list[str]:
+def _clauses(part: Any, section: PartSettings, pulled: str) -> list[str]:
     """The part's line with its settings filled in, and the remarks that apply to them."""
     settings = {key: "all" if value is None else plain(value) for key, value in section.items()}
     clauses = [_fill(template(part), settings)]

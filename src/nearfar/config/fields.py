@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 CHOICES = ("views", "encoders", "critic", "negatives", "selection", "bound", "prior")
+LOGGERS = ["tensorboard", "wandb", "mlflow", "trackio"]  # names for `logger=`, see train/loggers.py
 CHOSEN_LATER = "by the data and the machine"
 
 
@@ -33,7 +34,14 @@ FIELDS: dict[str, SettingField] = {
     "epochs": _F(100, "passes over the data", "100; on a CPU by the data"),
     "batch_size": _F(256, "instances per step, over all processes", "256; fewer for small data"),
     "seed": _F(0, "random seed of order, augmentation and initial weights"),
-    "init": _F(None, "weights to start from: another run, or a torchvision or timm weights file"),
+    "init": _F(
+        None,
+        "weights to start from: another run, a weights file, or pretrained (those of backbone=timm/NAME, hf/NAME "
+        "or resnet18 and others of torchvision, from the local cache)",
+    ),
+    "freeze": _F(
+        None, "stages of the backbone that are not trained, comma-separated: stem, stage1, stage2, …"
+    ),
     "preset": _F(
         None,
         "a paper's settings for the recipe, which all other settings override; nearfar recipes NAME lists them",
@@ -41,12 +49,20 @@ FIELDS: dict[str, SettingField] = {
     "backbone": _F(
         None,
         "resnet8-w16 (also -w8, -w32), resnet18 to resnet152, resnet50x2, resnet20, wrn-16-2, vgg8, "
-        "mobilenetv2, shufflenetv1 and more (see `nearfar recipes --markdown`), or timm/NAME; other data have their own",
+        "mobilenetv2, shufflenetv1 and more (see `nearfar recipes --markdown`), timm/NAME, or hf/NAME (of "
+        "transformers); other data have their own",
         CHOSEN_LATER,
     ),
     "image_size": _F(
         None, "side of a view in pixels; none: the data's, up to 224", "none; on a CPU at most 64"
     ),
+    "mean": _F(
+        None,
+        "mean of each channel that views are normalised with, in [0, 1], e.g. [0.5,0.5,0.5]; none: the data's",
+        "none; of pretrained weights, theirs",
+    ),
+    "std": _F(None, "standard deviation, as mean", "none; of pretrained weights, theirs"),
+    "backbone_config": _F(None, "configuration of backbone=hf/NAME", "its config.json"),
     "optimizer": _F("adamw", "sgd, adamw or lars"),
     "optimizer_options": _F(
         {}, "options of the optimizer, written optimizer.nesterov=true, optimizer.betas=[0.9,0.95]"
@@ -57,13 +73,21 @@ FIELDS: dict[str, SettingField] = {
     "weight_decay": _F(1e-4, "weight decay; norms and biases have none"),
     "layer_decay": _F(1.0, "each stage of the backbone learns at this multiple of the next stage's rate"),
     "clip": _F(None, "largest gradient norm; larger ones are scaled down; none: no limit"),
-    "precision": _F("auto", "fp32, bf16, or auto: bf16 where the hardware has it"),
+    "precision": _F(
+        "auto",
+        "fp32, bf16, fp16 (with loss scaling), or auto: bf16 where the hardware has it, else fp16 on GPUs "
+        "from Volta on",
+    ),
+    "compile": _F(False, "compile the backbones with torch.compile; needs a C++ compiler"),
     "device": _F("auto", "auto, cpu, cuda, cuda:N or mps"),
     "workers": _F(2, "threads that prepare views"),
     "chunk": _F(None, "score this many anchors at a time instead of the whole matrix; none: the fastest"),
     "encode_chunk": _F(
         None,
         "encode this many instances at a time, and again for the gradient; none: all, if they fit in memory",
+    ),
+    "checkpoint_activations": _F(
+        False, "store only the inputs of the networks' blocks, and compute the rest again for the gradient"
     ),
     "memory": _F(
         None, "memory limit of the process, e.g. 2GB or 800MB; sets encode_chunk; none: what is free"
@@ -73,14 +97,19 @@ FIELDS: dict[str, SettingField] = {
         "with several processes, statistics over: the global batch, each process, or each process with "
         "shuffled keys (MoCo)",
     ),
+    "exchange": _F(
+        "gather",
+        "with several processes: each gathers the keys of all (gather), or keys pass from process to process in "
+        "blocks (ring), which needs less memory",
+    ),
     "sharding": _F(
         "none", "with several processes: each holds all weights (none), or a part of each (fsdp: FSDP2)"
     ),
     "log_every": _F(10, "steps between rows of metrics.jsonl"),
     "logger": _F(
         "auto",
-        "where rows go beside metrics.jsonl: tensorboard, wandb, mlflow, trackio, comma-separated, or none; "
-        "auto: tensorboard if installed",
+        f"where rows go beside metrics.jsonl: {', '.join(LOGGERS)}, comma-separated, or none; auto: tensorboard "
+        "if installed",
     ),
     "checkpoint_every": _F(200, "steps between checkpoints"),
     "checkpoint_minutes": _F(10.0, "longest time between checkpoints, in minutes"),
@@ -99,7 +128,9 @@ FIELDS: dict[str, SettingField] = {
         "fraction of the data held out to estimate information on; none: 5 %, up to 2,048, if there are "
         "1,000",
     ),
-    "image_column": _F(None, "image column of a Parquet file, if not one of image, img, jpg, png, webp"),
+    "image_column": _F(
+        None, "image column of a Parquet file; none: image, img, jpg, jpeg, png, webp, tif or tiff"
+    ),
     "label_column": _F(
         None,
         "label column of a Parquet or .csv file; none: label, labels, fine_label, cls, class or target",

@@ -15,8 +15,9 @@ from nearfar.config.equations import equation_of, template
 from nearfar.config.presets import PRESETS, words_of
 from nearfar.config.recipes import RECIPES, Recipe
 from nearfar.config.resolving import resolve
-from nearfar.config.sections import ROOMS, Sections, describe
+from nearfar.config.sections import PARTS_BY_CHOICE, Sections, describe
 from nearfar.config.settings import Settings
+from nearfar.core.tables import text_table
 from nearfar.core.types import Certificate
 from nearfar.modalities import Modality
 from nearfar.parts.encoders import BACKBONES
@@ -138,8 +139,8 @@ def _section(entry: CompleteRecipe) -> Iterator[str]:
     yield entry.recipe.about
     yield ""
     yield from ("| choice | |", "|---|---|")
-    for room, line in describe(entry.choices).items():
-        yield f"| {room} | `{_cell(line)}` |"
+    for choice, line in describe(entry.choices).items():
+        yield f"| {choice} | `{_cell(line)}` |"
     yield ""
     yield from ("```text", *equation_lines(equation_of(entry.choices)), "```")
     yield ""
@@ -156,8 +157,7 @@ def _section(entry: CompleteRecipe) -> Iterator[str]:
 
 def equation_lines(equation: Mapping[str, str]) -> list[str]:
     """An equation's lines, what they explain in a column before them."""
-    width = max(map(len, equation))
-    return [f"{symbol:<{width}}  {line}" for symbol, line in equation.items()]
+    return text_table(list(equation.items()))
 
 
 def _variants(entries: list[CompleteRecipe]) -> Iterator[str]:
@@ -209,8 +209,8 @@ def _presets() -> Iterator[str]:
     for name, methods in PRESETS.items():
         for method, preset in methods.items():
             rest = "".join(
-                f"; {f'`-{under}`: ' if under else ''}`{' '.join(f'{key}={value}' for key, value in more.items())}`"
-                for under, more in preset.under.items()
+                f"; {f'`-{suffix}`: ' if suffix else ''}`{words_of(more)}`"
+                for suffix, more in preset.by_variant.items()
             )
             yield f"| `{name}` | `{method}` | `{words_of(preset.settings)}`{_cell(rest)} | {preset.source} |"
     yield ""
@@ -226,7 +226,8 @@ def _networks() -> Iterator[str]:
     yield ""
     yield (
         "torchvision provides `resnet18` to `resnet152`, `resnet50x2` (every layer twice as wide), `vgg11` to "
-        "`vgg19`, `mobilenetv2` and `shufflenetv2`. `timm/NAME` is any network of timm. The others are "
+        "`vgg19`, `mobilenetv2` and `shufflenetv2`. `timm/NAME` is any network of timm, and "
+        "`hf/NAME` an image encoder of transformers. The others are "
         "written here: ResNets for CIFAR of 6n + 2 layers (He et al. 2016, sec. 4.2), with `x4` for stages "
         "four times as wide (Tian et al. 2020b). WRN-d-w has 6n + 4 layers (Zagoruyko & Komodakis 2016). "
         "ShuffleNet is that of Zhang et al. 2018. VGG-8 uses torchvision's layers. `resnet8-w16` is our own."
@@ -243,8 +244,8 @@ def _parts() -> Iterator[str]:
     yield ""
     yield "The parts of each kind, with their line of the equation. Settings are in braces."
     yield ""
-    for room, parts in ROOMS.items():
-        yield from (f"| {room} | |", "|---|---|")
+    for choice, parts in PARTS_BY_CHOICE.items():
+        yield from (f"| {choice} | |", "|---|---|")
         for name, part in parts.items():
             yield f"| `{name}` | `{_cell(template(part))}` |"
         yield ""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.config.schema import plain, settable
-from nearfar.config.sections import ROOMS, built_from, section_of
+from nearfar.config.sections import PARTS_BY_CHOICE, built_from, section_of
 from nearfar.core.abstract import AbstractEncoders, AbstractViews, AbstractViewSettings
 from nearfar.core.adapters import ADAPTERS, as_views, unwrapped
 from nearfar.core.learnt import LearntNumber
@@ -34,9 +34,8 @@ from nearfar.parts.encoders.heads import planned_head
 
 CUSTOM = "own"  # the recipe's name in settings of a method that the caller made
 METHOD, BACKBONE, VIEWS = "method", "backbone", "views"
-OBJECT_KEYS = (METHOD, BACKBONE, VIEWS, *ROOMS)
+OBJECT_KEYS = (METHOD, BACKBONE, VIEWS, *PARTS_BY_CHOICE)
 UNCHANGED = PIPELINES["none"][0]
-Section = dict[str, Any]
 Objects = Mapping[str, Any]
 
 
@@ -66,19 +65,19 @@ def split_objects(recipe: Any, *layers: Mapping[str, Any]) -> Request:
             "nearfar.Method"
         )
     planned = is_planned(recipe.encoders)
-    for key in ROOMS if planned else (*ROOMS, BACKBONE):
+    for key in PARTS_BY_CHOICE if planned else (*PARTS_BY_CHOICE, BACKBONE):
         if any(key in layer for layer in layers):
             raise UserError(f"{key} was given beside a Method, which has its own; change it there")
     if isinstance(recipe.views, AbstractViews):
         objects.setdefault(VIEWS, recipe.views)
     if not planned:
-        parts = {room: getattr(recipe, room) for room in ROOMS}
+        parts = {choice: getattr(recipe, choice) for choice in PARTS_BY_CHOICE}
         if (
             built_from(recipe.encoders) is not None
         ):  # settings describe what they can; weights are the object's
-            parts = {room: part for room, part in parts.items() if as_section(room, part) is None}
+            parts = {choice: part for choice, part in parts.items() if as_section(choice, part) is None}
         return Request(CUSTOM, settings, {**objects, **parts, METHOD: recipe})
-    _settings_of_layer({room: getattr(recipe, room) for room in ROOMS}, objects)
+    _settings_of_layer({choice: getattr(recipe, choice) for choice in PARTS_BY_CHOICE}, objects)
     return Request(recipe, settings, objects)
 
 
@@ -147,13 +146,13 @@ def _required_arguments(function: Any) -> int:
     )
 
 
-def as_section(choice: str, part: Any) -> Section | None:
+def as_section(choice: str, part: Any) -> dict[str, Any] | None:
     """A part as its name and settings, if they describe it completely; else None."""
     if part is None:
         return {"name": "none"}
     if choice == VIEWS:
         return _as_views_section(part)
-    if not any(kind is type(part) for kind in ROOMS.get(choice, {}).values()):
+    if not any(kind is type(part) for kind in PARTS_BY_CHOICE.get(choice, {}).values()):
         return None
     if isinstance(part, AbstractEncoders):
         return section_of(choice, part) if is_planned(part) or built_from(part) is not None else None
@@ -164,7 +163,7 @@ def as_section(choice: str, part: Any) -> Section | None:
     return section_of(choice, part) if complete else None
 
 
-def _as_views_section(views: Any) -> Section | None:
+def _as_views_section(views: Any) -> dict[str, Any] | None:
     if not isinstance(views, AbstractViewSettings):
         return _augments(views)
     kinds = [kind for modality in MODALITIES.values() for kind in modality.views.kinds.values()]
@@ -180,7 +179,7 @@ def _is_untrained(module: nn.Module) -> bool:
     return all(bool((buffer == buffer.flatten()[:1]).all()) for buffer in module.buffers() if buffer.numel())
 
 
-def _augments(value: Any) -> Section | None:
+def _augments(value: Any) -> dict[str, Any] | None:
     """One `Augment`, or one for each of two views, as changes of a pipeline that does nothing."""
     pair = (value, value) if isinstance(value, Augment) else value
     if not isinstance(pair, Sequence) or not pair or not all(isinstance(item, Augment) for item in pair):
@@ -196,7 +195,7 @@ def _augments(value: Any) -> Section | None:
     return {"name": "none", **count, **changes}
 
 
-def _changes(augment: Augment) -> Section:
+def _changes(augment: Augment) -> dict[str, Any]:
     """The settings in which an `Augment` differs from one that does nothing."""
     unchanged, values = asdict(UNCHANGED), asdict(replace(augment, also=()))
     for operation in augment.also:
@@ -212,13 +211,13 @@ def _changes(augment: Augment) -> Section:
 # ------------------------------------------------------------------------------------------- descriptions
 
 
-def describe_object(part: Any) -> Section:
+def describe_object(part: Any) -> dict[str, Any]:
     """An object as plain values: what config.yaml holds of it and compares it by."""
     part = unwrapped(part)
     if part is None:
         return {"name": "none", "object": "none"}
-    names = [name for parts in ROOMS.values() for name, kind in parts.items() if kind is type(part)]
-    section: Section = {"name": names[0] if names else _class_name(part), "object": _class_name(part)}
+    names = [name for parts in PARTS_BY_CHOICE.values() for name, kind in parts.items() if kind is type(part)]
+    section: dict[str, Any] = {"name": names[0] if names else _class_name(part), "object": _class_name(part)}
     for key, value in sorted(_attributes(part).items()):
         if key not in section:
             section[key] = _describe_value(value)
@@ -238,7 +237,9 @@ def is_own_backbone(name: Any) -> bool:
     return isinstance(name, str) and name.startswith(f"{CUSTOM} ")
 
 
-def describe_views(views: Any, modality: Modality, section: Section) -> tuple[Section, AbstractViewSettings]:
+def describe_views(
+    views: Any, modality: Modality, section: dict[str, Any]
+) -> tuple[dict[str, Any], AbstractViewSettings]:
     """The views' section for an object: number and pairing of the views, and the description; and the
     default views with that number and pairing. A function of one picture makes as many views as the recipe's
     section has."""
@@ -318,11 +319,11 @@ def _shape(tensor: Tensor) -> str:
 def required_objects(settings: Any, network: bool = False) -> list[str]:
     """The objects that must be passed to rebuild the run of these settings: `["method"]`, `["backbone",
     "bound"]`, …; with `network` the method alone, of which views are a part only if they have weights."""
-    rooms = [room for room in ROOMS if "object" in getattr(settings, room)]
+    choices = [choice for choice in PARTS_BY_CHOICE if "object" in getattr(settings, choice)]
     views = [VIEWS] if "tensors" in settings.views or (not network and "object" in settings.views) else []
-    if settings.recipe == CUSTOM and len(rooms) == len(ROOMS):
+    if settings.recipe == CUSTOM and len(choices) == len(PARTS_BY_CHOICE):
         return [METHOD, *views]
-    return [*([BACKBONE] if is_own_backbone(settings.backbone) else []), *rooms, *views]
+    return [*([BACKBONE] if is_own_backbone(settings.backbone) else []), *choices, *views]
 
 
 def _object_name(settings: Any, key: str) -> str:

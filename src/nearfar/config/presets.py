@@ -6,28 +6,82 @@ is set, so `preset=wu2021 epochs=50` is the paper's with fewer epochs. What a pa
 recipe's. A method's variants (`moco-ring`) take its preset; what is a variant's own stands apart.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
+from nearfar.config.recipes.recipe import OptimizerName
 from nearfar.config.recipes.variants import SUFFIXES
 from nearfar.config.schema import unknown
+from nearfar.core.schedules import Schedule, Value, cosine, linear, plateau, steps
 from nearfar.errors import UserError
+
+# settings that presets have, so that a type checker sees a misspelt one
+PresetSettings = TypedDict(
+    "PresetSettings",
+    {
+        "optimizer": OptimizerName,
+        "lr": Value,
+        "momentum": float,
+        "weight_decay": float,
+        "warmup": float,
+        "epochs": int,
+        "batch_size": int,
+        "backbone": str,
+        "image_size": int,
+        "temperature": float,
+        "views.crops": str,
+        "views.crop": float,
+        "views.crop_scale": list[float],
+        "views.small": dict[str, Any],
+        "views.second": dict[str, Any],
+        "views.pad": float,
+        "views.flip": float,
+        "views.jitter": float,
+        "views.greyscale": float,
+        "views.blur": float,
+        "views.strength": float,
+        "encoders.head": str,
+        "encoders.layers": int,
+        "encoders.hidden": int,
+        "encoders.dim": int,
+        "encoders.prototypes": int,
+        "encoders.momentum": Value,
+        "negatives.size": int,
+        "negatives.momentum": float,
+        "selection.lower": Value,
+        "selection.nearest": int,
+        "selection.background": int,
+        "selection.clusters": int,
+        "selection.runs": int,
+        "selection.after": float,
+        "selection.sample": int,
+        "bound.weight": float,
+        "prior.redundancy": float,
+    },
+    total=False,
+)
 
 
 @dataclass(frozen=True)
 class Preset:
-    """One method's settings in one paper, and where the paper says so. `under` holds what a selection adds,
-    by its suffix ("": the method itself)."""
+    """One method's settings in one paper, and where the paper says so. `by_variant` holds what a selection
+    adds, by its suffix ("": the method itself)."""
 
     source: str
-    settings: Mapping[str, Any]
-    under: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    settings: PresetSettings
+    by_variant: Mapping[str, PresetSettings] = field(default_factory=dict)
 
 
-_SGD = {"optimizer": "sgd", "momentum": 0.9}
-_RATE_30 = {"lr": "steps(0.03,0.1,200,250)", "weight_decay": 1e-4, "epochs": 300, "warmup": 0}
-_WU_2021 = {
+_SGD: PresetSettings = {"optimizer": "sgd", "momentum": 0.9}
+_RATE_30: PresetSettings = {
+    "lr": steps(0.03, 0.1, 200, 250),
+    "weight_decay": 1e-4,
+    "epochs": 300,
+    "warmup": 0,
+}
+_WU_2021: PresetSettings = {
     **_SGD,
     **_RATE_30,
     "backbone": "resnet18",
@@ -37,16 +91,18 @@ _WU_2021 = {
     "temperature": 0.07,
     "image_size": 224,
 }
-_BANK = {"negatives.momentum": 0.5}
-_QUEUE = {"encoders.momentum": 0.999}
+_BANK: PresetSettings = {"negatives.momentum": 0.5}
+_QUEUE: PresetSettings = {"encoders.momentum": 0.999}
 # both directions are averaged here and summed there: twice the rate and half the decay are the same steps
-_SUMMED = {"lr": "steps(0.06,0.1,200,250)", "weight_decay": 5e-5}
-_NARROWING = {"selection.lower": "linear(0,0.9,100)"}  # from 100 to 10 % in 100 epochs (App. E)
-_RINGS = {"ring": _NARROWING, "ball": _NARROWING, "neighbours": _NARROWING}
+_SUMMED: PresetSettings = {"lr": steps(0.06, 0.1, 200, 250), "weight_decay": 5e-5}
+_NARROWING: PresetSettings = {
+    "selection.lower": linear(0, 0.9, 100)
+}  # from 100 to 10 % in 100 epochs (App. E)
+_RINGS: dict[str, PresetSettings] = {"ring": _NARROWING, "ball": _NARROWING, "neighbours": _NARROWING}
 _RING_SOURCE = "Wu et al. 2021, sec. 5 and App. E; its inner edge is not stated"
-_VINCE = {
+_VINCE: PresetSettings = {
     **_SGD,
-    "lr": "plateau(0.03,0.1,10,2)",
+    "lr": plateau(0.03, 0.1, 10, 2),
     "weight_decay": 1e-4,
     "warmup": 0,
     "backbone": "resnet18",
@@ -56,13 +112,18 @@ _VINCE = {
     "temperature": 0.07,
     **_BANK,
 }
-_BALL = {"selection.lower": 0.0, "selection.nearest": 4096}
-_NEAREST = {"selection.lower": 0.0, "selection.background": 4096}
-_CLOSE = {**_NEAREST, "selection.clusters": 30_000, "selection.runs": 10, "selection.after": 10}
+_BALL: PresetSettings = {"selection.lower": 0.0, "selection.nearest": 4096}
+_NEAREST: PresetSettings = {"selection.lower": 0.0, "selection.background": 4096}
+_CLOSE: PresetSettings = {
+    **_NEAREST,
+    "selection.clusters": 30_000,
+    "selection.runs": 10,
+    "selection.after": 10,
+}
 _VINCE_SOURCE = "Wu et al. 2020, App. D; plateau of the training loss, where the paper has a validation loss"
-_MOCO_V2 = {
+_MOCO_V2: PresetSettings = {
     **_SGD,
-    "lr": "cosine(0.03,0)",
+    "lr": cosine(0.03, 0),
     "weight_decay": 1e-4,
     "epochs": 200,
     "batch_size": 256,
@@ -74,10 +135,16 @@ _MOCO_V2 = {
     "negatives.size": 65_536,
     "temperature": 0.2,
 }
-_LARGE = {"optimizer": "lars", "momentum": 0.9, "warmup": 10, "batch_size": 4096, "backbone": "resnet50"}
+_LARGE: PresetSettings = {
+    "optimizer": "lars",
+    "momentum": 0.9,
+    "warmup": 10,
+    "batch_size": 4096,
+    "backbone": "resnet50",
+}
 
 # 4 pixels of border, then a random crop of 32: CIFAR's usual views
-_PADDED = {"image_size": 32, "views.crop": 0.0, "views.pad": 1.0, "views.flip": 0.5}
+_PADDED: PresetSettings = {"image_size": 32, "views.crop": 0.0, "views.pad": 1.0, "views.flip": 0.5}
 
 PRESETS: dict[str, dict[str, Preset]] = {
     "wu2021": {
@@ -102,13 +169,13 @@ PRESETS: dict[str, dict[str, Preset]] = {
         "moco": Preset(
             "Song & Ermon 2020, App. C (CIFAR-10), else MoCo v2's; its backbone has 3 x 3 kernels at the "
             "entrance",
-            {**_MOCO_V2, "lr": "cosine(0.3,0)", "temperature": 0.07},
+            {**_MOCO_V2, "lr": cosine(0.3, 0), "temperature": 0.07},
         ),
         "distill": Preset(
             "Song & Ermon 2020, App. C.3 and sec. 5.2, and the views of CIFAR that it takes over",
             {
                 **_SGD,
-                "lr": "steps(0.1,0.1,150,180,210)",
+                "lr": steps(0.1, 0.1, 150, 180, 210),
                 "weight_decay": 5e-4,
                 "warmup": 0,
                 "epochs": 240,
@@ -124,7 +191,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
             "He et al. 2020, sec. 3.3 and 4",
             {
                 **_SGD,
-                "lr": "steps(0.03,0.1,120,160)",
+                "lr": steps(0.03, 0.1, 120, 160),
                 "weight_decay": 1e-4,
                 "epochs": 200,
                 "batch_size": 256,
@@ -162,7 +229,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
                 "epochs": 1000,
                 "encoders.hidden": 4096,
                 "encoders.dim": 256,
-                "encoders.momentum": "cosine(0.996,1.0)",
+                "encoders.momentum": cosine(0.996, 1.0),
             },
         ),
     },
@@ -196,7 +263,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
             "the head",
             {
                 **_SGD,
-                "lr": "cosine(0.1,0)",  # 0.05 x batch / 256
+                "lr": cosine(0.1, 0),  # 0.05 x batch / 256
                 "weight_decay": 1e-4,
                 "epochs": 100,
                 "batch_size": 512,
@@ -270,7 +337,7 @@ def preset_for(name: Any, recipe: str) -> dict[str, Any]:
             "their variants"
         )
     preset = PRESETS[name][method]
-    return {**preset.settings, **preset.under.get(recipe[len(method) + 1 :], {}), "preset": name}
+    return {**preset.settings, **preset.by_variant.get(recipe[len(method) + 1 :], {}), "preset": name}
 
 
 def method_of(name: str, recipe: str) -> str | None:
@@ -289,4 +356,9 @@ def presets_of(recipe: str) -> dict[str, Preset]:
 
 def words_of(settings: Mapping[str, Any]) -> str:
     """Settings of a preset as words of a command."""
-    return " ".join(f"{key}={value}" for key, value in settings.items() if key != "preset")
+    texts = {
+        # 200.0 epochs are shown as 200
+        key: re.sub(r"\.0(?=[,)])", "", value.written()) if isinstance(value, Schedule) else value
+        for key, value in settings.items()
+    }
+    return " ".join(f"{key}={text}" for key, text in texts.items() if key != "preset")

@@ -1,10 +1,26 @@
-"""From a recipe's name and the user's settings to complete, checked `Settings`.
+"""From a recipe's name and the user's settings to complete, checked `Settings`. The words used here are
+explained in `nearfar.config`.
 
     nearfar pretrain moco photos/ --out runs/a epochs=50 negatives.size=8192 encoders.momentum=cosine(0.99,1)
 
 Settings come in layers: defaults, the recipe, a preset, a YAML file, `key=value` words. Each layer changes
 those before it. `bound=infonce` is short for `bound: {name: infonce}`; naming another part drops the
-settings of the one it replaces. Nothing here imports what a file names: parts come from the rooms' lists.
+settings of the one it replaces. Nothing here imports what a file names: parts come from the lists of
+`nearfar.parts`.
+
+`resolve` merges the layers, `complete` adds values that were not known then; both end in `check`, which stops at
+the first mistake. Its order decides which of several mistakes a user reads:
+
+1. keys: every setting exists
+2. `check_optimizer`: the options of the optimiser, tried on a parameter of no size
+3. `check_section`, for each choice but the views: its name exists, its settings have the right types
+4. the views: their settings are checked when they are made
+5. `check_together` (building.py): parts fit one another. Before 6, because that encoders are for other views
+   is a more helpful message than a backbone they cannot use
+6. `check_network`: the backbone fits the encoders and the data
+7. the parts are made, which checks the values of their settings
+8. `Settings`: types and limits of all other settings
+9. the batch size, which depends on the encoders
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,11 +49,11 @@ from nearfar.config.objects import (
 from nearfar.config.presets import preset_for
 from nearfar.config.reading import load_file, load_yaml, numbers
 from nearfar.config.recipes import RECIPES, Recipe
-from nearfar.config.recipes.recipe import plan_of
+from nearfar.config.recipes.recipe import method_template
 from nearfar.config.schema import check_settings, expectation, plain, settable, unknown, validator_error
 from nearfar.config.sections import (
     PAIRING_KEYS,
-    ROOMS,
+    PARTS_BY_CHOICE,
     built_from,
     check_owners,
     check_section,
@@ -134,7 +150,10 @@ def _put_choice(section: dict[str, Any], key: str, path: str, value: Any) -> Non
 def all_keys() -> list[str]:
     """Every key there is, for suggestions."""
     parts = (
-        f"{room}.{key}" for room, kinds in ROOMS.items() for part in kinds.values() for key in settable(part)
+        f"{choice}.{key}"
+        for choice, kinds in PARTS_BY_CHOICE.items()
+        for part in kinds.values()
+        for key in settable(part)
     )
     options = (f"optimizer.{key}" for builder in OPTIMISERS.values() for key in settable(builder))
     heads = (f"encoders.{key}" for key in settable(HeadConfig))
@@ -157,22 +176,22 @@ def resolve(
     it gets that modality's views. `recipe` may be a method whose networks are still to be made. `objects`
     are parts, or a complete method, that the caller made (objects.py): settings describe them.
     """
-    plan: dict[str, Any] = {}
+    template: dict[str, Any] = {}
     if METHOD in objects:
         merged = {"recipe": CUSTOM, "data": data, **_method_settings(objects[METHOD], modality)}
     elif isinstance(recipe, Method):
         merged = {"recipe": CUSTOM, "data": data, **_method_settings(recipe, modality)}
-        plan = recipe.parts()
+        template = recipe.parts()
     else:
         chosen_recipe, layers = _recipe(recipe), _with_preset(recipe, layers)
-        plan = chosen_recipe.plan(_epochs(layers)).parts()
-        sections = plain({choice: section_of(choice, part) for choice, part in plan.items()})
+        template = chosen_recipe.template(_epochs(layers)).parts()
+        sections = plain({choice: section_of(choice, part) for choice, part in template.items()})
         merged = {"recipe": recipe, "data": data, **chosen_recipe.training.settings(), **sections}
     if modality is not None:
         merged["views"] = _views_for(modality, merged, objects)
     for layer in layers:
         _merge(merged, layer)
-    merged |= {room: describe_object(objects[room]) for room in ROOMS if room in objects}
+    merged |= {choice: describe_object(objects[choice]) for choice in PARTS_BY_CHOICE if choice in objects}
     if BACKBONE in objects:
         merged[BACKBONE] = describe_backbone(objects[BACKBONE])
     if VIEWS in objects:
@@ -182,8 +201,15 @@ def resolve(
                 f"views was a function of one picture, but the data are {of.plural}; expected a function of "
                 "(loaded instances, seed, epoch, index) that returns a tensor for each view"
             )
-        merged[VIEWS], plan[VIEWS] = describe_views(objects[VIEWS], of, merged[VIEWS])
-    return check(merged, objects, plan=plan)
+        merged[VIEWS], template[VIEWS] = describe_views(objects[VIEWS], of, merged[VIEWS])
+    return check(merged, objects, template=template)
+
+
+def complete(settings: Settings, data: str, values: Layer) -> Settings:
+    """Resolved settings with values that were not known at that time. Parts that do not change are kept."""
+    merged = {**settings.as_plain(), "data": data}
+    _merge(merged, values)
+    return check(merged, template=settings.parts)
 
 
 def _recipe(name: str) -> Recipe:
@@ -198,7 +224,7 @@ def modality_of_recipe(recipe: str | Method) -> Modality:
         return modality_of_views(section_of("views", recipe.views))
     if isinstance(recipe, Method) or recipe == CUSTOM:
         return next(iter(MODALITIES.values()))
-    return modality_of_views(section_of("views", plan_of(_recipe(recipe).method).views))
+    return modality_of_views(section_of("views", method_template(_recipe(recipe).method).views))
 
 
 def _merge(merged: dict[str, Any], layer: Layer) -> None:
@@ -217,11 +243,11 @@ def _merge(merged: dict[str, Any], layer: Layer) -> None:
             merged[key] = _changed(key, merged[key], value) if key in CHOICES else value
 
 
-def _changed(room: str, section: Layer, change: Layer) -> dict[str, Any]:
+def _changed(choice: str, section: Layer, change: Layer) -> dict[str, Any]:
     if "name" in change and change["name"] != section["name"]:
         # the number of views and how they are paired belong to the method, unless the new views fix them
         shared = {
-            k: v for k, v in section.items() if room == "views" and k in _pairing_settings(change["name"])
+            k: v for k, v in section.items() if choice == "views" and k in _pairing_settings(change["name"])
         }
         return {**shared, **change}
     return {**section, **change}
@@ -244,8 +270,8 @@ def _with_preset(recipe: str, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
 
 def _method_settings(method: Method, modality: Modality | None) -> dict[str, Any]:
     """The settings of a method that the caller made, and views that it can take."""
-    parts = {room: getattr(method, room) for room in ROOMS}
-    sections = {room: as_section(room, part) or describe_object(part) for room, part in parts.items()}
+    parts = {choice: getattr(method, choice) for choice in PARTS_BY_CHOICE}
+    sections = {choice: as_section(choice, part) or describe_object(part) for choice, part in parts.items()}
     origin = built_from(method.encoders)
     backbone = {} if origin is None else {BACKBONE: origin.backbone}
     return {**sections, **backbone, "views": _views_of_method(method, modality), "chunk": method.chunk}
@@ -262,7 +288,7 @@ def _views_of_method(method: Method, modality: Modality | None) -> dict[str, Any
 
 def _views_for(modality: Modality, merged: Layer, objects: Objects) -> dict[str, Any]:
     views = merged["views"]
-    role = objects.get("encoders") or ROOMS["encoders"][merged["encoders"]["name"]]
+    role = objects.get("encoders") or PARTS_BY_CHOICE["encoders"][merged["encoders"]["name"]]
     made_for = role.view_names or role.backbone_names
     if views["name"] in modality.views.names or made_for or not modality.views.several:
         return dict(views)
@@ -284,30 +310,34 @@ def _epochs(layers: Iterable[Layer]) -> int:
 
 
 def check(
-    merged: Layer, objects: Objects = NONE, *, stored: bool = False, plan: Mapping[str, Any] = NONE
+    merged: Layer, objects: Objects = NONE, *, stored: bool = False, template: Mapping[str, Any] = NONE
 ) -> Settings:
     """Complete settings with their parts, or an error about the first one that is wrong.
 
     `stored` settings may describe an object that the caller did not pass again; then the parts are not
-    checked together. Parts of `plan` that the settings describe are used, the others are made.
+    checked together. Parts of `template` that the settings describe are used, the others are made.
     """
     settings = dict(merged)
-    described = {room for room in CHOICES if room in objects or (stored and "object" in settings[room])}
+    described = {
+        choice for choice in CHOICES if choice in objects or (stored and "object" in settings[choice])
+    }
     for key in settings:
         if key not in Settings.model_fields:
             raise unknown(str(key), all_keys())
     settings["optimizer_options"] = check_optimizer(settings)
-    for room in ROOMS:
-        settings[room] = settings[room] if room in described else check_section(room, settings[room])
+    for choice in PARTS_BY_CHOICE:
+        settings[choice] = (
+            settings[choice] if choice in described else check_section(choice, settings[choice])
+        )
     modality = modality_of_views(settings["views"])
     if VIEWS in objects:
-        views = plan[VIEWS]
+        views = template[VIEWS]
     else:
-        views = _planned(VIEWS, settings["views"], plan) or modality.views.of(settings["views"])
+        views = _template_part(VIEWS, settings["views"], template) or modality.views.of(settings["views"])
     if VIEWS not in described:
         settings["views"] = {"name": settings["views"]["name"], **views.section()}
-    complete = all(room in objects for room in described)
-    if complete:  # first: that encoders are for other views is the more helpful message than a wrong backbone
+    complete = all(choice in objects for choice in described)
+    if complete:
         check_together(settings, objects)
     if "encoders" not in described:
         check_network(
@@ -315,9 +345,9 @@ def check(
         )
     elif "encoders" in objects:
         settings[BACKBONE] = describe_backbone(objects["encoders"].backbone())
-    rooms = [room for room in ROOMS if room not in described]
+    choices = [choice for choice in PARTS_BY_CHOICE if choice not in described]
     with torch.random.fork_rng(devices=[]):  # weights that need no data are drawn again by the run's seed
-        parts = {k: _planned(k, settings[k], plan) or make_part(k, settings[k]) for k in rooms}
+        parts = {k: _template_part(k, settings[k], template) or make_part(k, settings[k]) for k in choices}
     try:
         checked = Settings(**settings)
         checked._parts = {**parts, VIEWS: views}
@@ -325,15 +355,15 @@ def check(
         first = problem.errors()[0]
         error = UserError(f"{first['loc'][0]} was {first['input']!r}; {expectation(problem)}")
         raise validator_error(problem) or error from None
-    role = None if "encoders" in described else ROOMS["encoders"][settings["encoders"]["name"]]
+    role = None if "encoders" in described else PARTS_BY_CHOICE["encoders"][settings["encoders"]["name"]]
     if checked.batch_size < 2 and not (role and (role.same_rows_in_views or role.gives_corrupted_keys)):
         raise UserError(f"batch_size was {checked.batch_size}; expected a number of at least 2")
     return checked
 
 
-def _planned(choice: str, section: Layer, plan: Mapping[str, Any]) -> Any:
-    """The part of a plan, if this section describes it; else None."""
-    part = plan.get(choice)
+def _template_part(choice: str, section: Layer, template: Mapping[str, Any]) -> Any:
+    """The part of a template, if this section describes it; else None."""
+    part = template.get(choice)
     if part is None or (choice == VIEWS and not isinstance(part, AbstractViewSettings)):
         return None
     return part if plain(section_of(choice, part)) == plain(section) else None
@@ -359,7 +389,11 @@ def check_network(settings: dict[str, Any], modality: Modality, custom: bool = F
     """Checks the backbone against the encoders and the data; `custom`: it is a module of the caller."""
     if settings.get("image_size") not in (None, "none") and not modality.views.resizable:
         raise UserError(f"image_size was {settings['image_size']!r}; {modality.plural} have no image size")
-    role = ROOMS["encoders"][settings["encoders"]["name"]]
+    if settings.get("mean") not in (None, "none") and not modality.views.resizable:
+        raise UserError(
+            f"mean was {settings['mean']!r}; it is for images, and the data hold {modality.plural}"
+        )
+    role = PARTS_BY_CHOICE["encoders"][settings["encoders"]["name"]]
     with_encoders = f"encoders={settings['encoders']['name']}"
     fixed = role.built_in_backbone
     name = settings.setdefault("backbone", fixed or modality.networks.default)
@@ -375,6 +409,7 @@ def check_network(settings: dict[str, Any], modality: Modality, custom: bool = F
                 f"{', '.join(modality.networks.names)}"
             )
         modality.check_network(name)
+        settings["backbone_config"] = modality.networks.config(name, settings.get("backbone_config"))
     allowed = role.backbone_names
     if allowed is not None and name not in allowed:
         raise UserError(

@@ -21,11 +21,11 @@ from nearfar.parts.encoders import HeadConfig
 from nearfar.parts.encoders.heads import planned_head
 from nearfar.parts.joined import JOINED_BY
 
-Section = Mapping[str, Any]
-Sections = Mapping[str, Section]
+PartSettings = Mapping[str, Any]
+Sections = Mapping[str, PartSettings]
 
 # the concrete parts by choice and name; views are those of the modalities
-ROOMS: dict[str, Mapping[str, Any]] = {
+PARTS_BY_CHOICE: dict[str, Mapping[str, Any]] = {
     "encoders": encoders.PARTS,
     "critic": critics.PARTS,
     "negatives": negatives.PARTS,
@@ -54,7 +54,10 @@ def section_of(choice: str, part: Any) -> dict[str, Any]:
     for member in members:  # of a setting that several have, the first counts
         head = head_config(member)
         settings = {**member.settings, **({} if head is None else asdict(head)), **settings}
-    return {"name": JOINED_BY.join(_name_of(member, ROOMS[choice]) for member in members), **settings}
+    return {
+        "name": JOINED_BY.join(_name_of(member, PARTS_BY_CHOICE[choice]) for member in members),
+        **settings,
+    }
 
 
 @dataclass(frozen=True)
@@ -89,14 +92,14 @@ def _name_of(part: Any, kinds: Mapping[str, Any]) -> str:
     return next(name for name, kind in kinds.items() if kind is type(part))
 
 
-def head_of(section: Section) -> HeadConfig:
+def head_of(section: PartSettings) -> HeadConfig:
     """Head and predictor, as the section of the encoders describes them."""
     return HeadConfig(**{key: section[key] for key in settable(HeadConfig) if key in section})
 
 
-def make_part(choice: str, section: Section) -> Any:
+def make_part(choice: str, section: PartSettings) -> Any:
     """The part that a checked section describes, before it meets any data."""
-    kind = ROOMS[choice][section["name"]]
+    kind = PARTS_BY_CHOICE[choice][section["name"]]
     settings = {key: section[key] for key in settable(kind)}
     if choice == "encoders" and kind.built_in_backbone is None:
         return kind(head_of(section), **settings)
@@ -106,9 +109,9 @@ def make_part(choice: str, section: Section) -> Any:
 # ---------------------------------------------------------------------------------------------- checking
 
 
-def check_section(choice: str, section: Section) -> dict[str, Any]:
+def check_section(choice: str, section: PartSettings) -> dict[str, Any]:
     """A section whose name exists, with the settings of its part converted and completed."""
-    parts, name = ROOMS[choice], section.get("name")
+    parts, name = PARTS_BY_CHOICE[choice], section.get("name")
     if not isinstance(name, str) or name not in parts:
         raise not_one_of(choice, name, parts)
     settings = {key: value for key, value in section.items() if key != "name"}
@@ -131,7 +134,7 @@ def check_section(choice: str, section: Section) -> dict[str, Any]:
 def check_owners(
     choice: str, name: str, keys: Iterable[str], parts: Mapping[str, Callable[..., Any]]
 ) -> None:
-    """Refuses a setting that other parts of the room have and this one has not, and names those parts."""
+    """Refuses a setting that other parts of the choice have and this one has not, and names those parts."""
     for key in keys:
         owners = [owner for owner, part in parts.items() if key in settable(part)]
         if owners and not {*name.split(JOINED_BY)} & {*owners}:
@@ -151,7 +154,7 @@ def describe(sections: Sections) -> dict[str, str]:
     return {choice: _line(section) for choice, section in sections.items()}
 
 
-def _line(section: Section) -> str:
+def _line(section: PartSettings) -> str:
     settings = ", ".join(f"{key}={_text(value)}" for key, value in section.items() if key not in _HIDDEN_KEYS)
     return f"{section['name']}({settings})" if settings else str(section["name"])
 

@@ -19,7 +19,7 @@ from pydantic import (
     field_validator,
 )
 
-from nearfar.config.fields import CHOICES, FIELDS
+from nearfar.config.fields import CHOICES, FIELDS, LOGGERS
 from nearfar.config.reading import dump_yaml, memory_bytes, seconds
 from nearfar.config.schema import STRICT, Integer, none_to_null, plain, unknown
 from nearfar.core.optimisers import OPTIMISERS
@@ -30,7 +30,6 @@ from nearfar.system.prefetch import MAX_WORKERS
 
 MAX_EPOCHS = 1_000_000
 PROBES = KNN, LINEAR, QUALITY = ("knn", "linear", "quality")
-LOGGERS = ("tensorboard", "wandb", "mlflow", "trackio")
 # settings that cannot change a result
 MAY_CHANGE = (
     "max_time",
@@ -43,7 +42,9 @@ MAY_CHANGE = (
     "keep",
     "log_every",
     "logger",
+    "exchange",
     "sharding",
+    "checkpoint_activations",
 )
 DEFAULT_BACKBONE = next(iter(MODALITIES.values())).networks.default  # most recipes are written for images
 
@@ -73,9 +74,13 @@ class Settings(BaseModel):
     batch_size: Integer = described("batch_size", ge=1, le=2**31)
     seed: Integer = described("seed", ge=0, lt=2**63)
     init: str | None = described("init")
+    freeze: str | None = described("freeze")
     preset: str | None = described("preset")
     backbone: str = described("backbone", default=DEFAULT_BACKBONE)
     image_size: Integer | None = described("image_size", ge=8, le=4096)
+    mean: list[float] | None = described("mean", min_length=1)
+    std: list[float] | None = described("std", min_length=1)
+    backbone_config: dict[str, Any] | None = described("backbone_config")
     optimizer: str = described("optimizer")
     optimizer_options: dict[str, Any] = described("optimizer_options")
     momentum: float | None = described("momentum", ge=0, lt=1)
@@ -84,13 +89,16 @@ class Settings(BaseModel):
     weight_decay: float = described("weight_decay", ge=0)
     layer_decay: float = described("layer_decay", gt=0, le=1)
     clip: float | None = described("clip", gt=0)
-    precision: Literal["auto", "fp32", "bf16"] = described("precision")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = described("precision")
+    compile: bool = described("compile")
     device: str = described("device")
     workers: Integer = described("workers", ge=0, le=MAX_WORKERS)
     chunk: Integer | None = described("chunk", ge=1)
     encode_chunk: Integer | None = described("encode_chunk", ge=1)
+    checkpoint_activations: bool = described("checkpoint_activations")
     memory: Annotated[Integer | None, BeforeValidator(_memory)] = described("memory", gt=0)
     batch_norm: Literal["synchronised", "per-rank", "shuffled"] = described("batch_norm")
+    exchange: Literal["gather", "ring"] = described("exchange")
     sharding: Literal["none", "fsdp"] = described("sharding")
     log_every: Integer = described("log_every", ge=1, le=2**31)
     logger: str = described("logger")
@@ -146,6 +154,25 @@ class Settings(BaseModel):
                 f"labels was {amount!r}; expected a fraction below 1, or a whole number of each class"
             )
         return amount
+
+    @field_validator("mean", "std")
+    @classmethod
+    def _statistics(cls, values: list[float] | None, info: ValidationInfo) -> list[float] | None:
+        is_std = info.field_name == "std"
+        if values is not None and not all(-1 <= v <= 2 and (v > 0 or not is_std) for v in values):
+            limit = "above 0 and at most 2" if is_std else "from -1 to 2"
+            raise UserError(
+                f"{info.field_name} was {values}; bytes are divided by 255, so expected numbers {limit}"
+            )
+        other = info.data.get("mean")
+        if is_std and (other is None) != (values is None):
+            key, missing = ("std", "mean") if other is None else ("mean", "std")
+            raise UserError(f"{key} was given without {missing}; set both, or none of them")
+        if is_std and other is not None and values is not None and len(other) != len(values):
+            raise UserError(
+                f"mean has {len(other)} numbers and std {len(values)}; each has one for each channel"
+            )
+        return values
 
     @field_validator("probe")
     @classmethod
@@ -210,13 +237,13 @@ class Settings(BaseModel):
         }
 
     def adaptive_on(self, kind: str) -> str | None:
-        """The first setting that is an adaptive schedule of this kind (`score` or `loss`), as it is
+        """The first setting that is an adaptive schedule of this kind (`score`, `bound`, `loss`, …), as it is
         written."""
-        moving = {"lr": self.lr, **self.schedules()}
+        scheduled = {"lr": self.lr, **self.schedules()}
         return next(
             (
                 f"{name}={value.written()}"
-                for name, value in moving.items()
+                for name, value in scheduled.items()
                 if isinstance(value, Adaptive) and value.monitors == kind
             ),
             None,

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from nearfar.core.kernels import inner
 from nearfar.core.networks import backbone_of
-from nearfar.core.schedules import START, Progress
+from nearfar.core.schedules import START, Learnt, Progress, Schedule
 from nearfar.core.scores import Candidates, Scores, at_least_float32
 from nearfar.core.types import (
     Batch,
@@ -51,6 +51,16 @@ def settable(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
         for p in parameters
         if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty and p.name != "self"
     }
+
+
+def _is_plain(setting: Any) -> bool:
+    if isinstance(setting, tuple | list):
+        return all(map(_is_plain, setting))
+    return setting is None or isinstance(setting, bool | int | float | str | Schedule | Learnt)
+
+
+def _as_argument(setting: Any) -> str:
+    return setting.written() if isinstance(setting, Schedule | Learnt) else repr(setting)
 
 
 def _recording(init: Callable[..., None]) -> Callable[..., None]:
@@ -79,6 +89,8 @@ class AbstractPart:
         super().__init_subclass__(**keywords)
         if "__init__" in vars(cls):
             cls.__init__ = _recording(cls.__init__)  # type: ignore[method-assign]
+        if next(base for base in cls.__mro__ if "extra_repr" in vars(base)) is nn.Module:  # it shows nothing
+            cls.extra_repr = AbstractPart.extra_repr  # type: ignore[method-assign]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -86,6 +98,13 @@ class AbstractPart:
         if is_dataclass(self):
             return {key: getattr(self, key) for key in settable(type(self))}
         return dict(vars(self).get("_settings", {}))
+
+    def extra_repr(self) -> str:
+        """Its settings as arguments. Objects are left out: their text may differ between processes."""
+        return ", ".join(f"{key}={_as_argument(x)}" for key, x in self.settings.items() if _is_plain(x))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"
 
     def meet(self, data: Any) -> None:
         """Makes what depends on the data: weights and memories. Until then a part is its settings.
@@ -149,6 +168,10 @@ class AbstractViewSettings(AbstractPart, ABC):
         """The settings as they are written, by name."""
         further = getattr(self, self.further) if self.further else {}
         return {**self.settings, "count": self.count, "symmetric": self.symmetric, **further}
+
+    def remark(self, description: Any) -> str | None:
+        """A sentence about what these views leave out for the described data; None if nothing."""
+        return None
 
     def portable(self, description: Any) -> tuple[dict[str, Any], str]:
         """How the plain view is made, for users without nearfar: as JSON, and as the Python source of
@@ -324,6 +347,7 @@ class AbstractNegatives(AbstractPart, ABC):
 
     display_name: str = "its source"
     has_candidates: bool = True  # False: nothing is contrasted with
+    only_this_batch: bool = False  # candidates are keys of the batch, and nothing is remembered
     remembers_positives: bool = False  # an anchor's positive is remembered, so one view is enough
     remembers_instances: bool = False  # has a row for every instance of the data
     reads_vocabulary: bool = False  # candidates are the symbols of the encoders' vocabulary (`symbols`)
@@ -331,7 +355,7 @@ class AbstractNegatives(AbstractPart, ABC):
 
     @abstractmethod
     def candidates(self, keys: Mapping[int, Tensor], index: Int[Tensor, "row"], key: int) -> Candidates:
-        """What anchors of key `which` are contrasted with. `keys`: fresh keys of its group; `index`: whose
+        """What anchors of key `key` are contrasted with. `keys`: fresh keys of its group; `index`: whose
         they are."""
 
     @abstractmethod
@@ -353,7 +377,7 @@ class AbstractNegatives(AbstractPart, ABC):
         return 0
 
     def positive(self, keys: Mapping[int, Tensor], index: Int[Tensor, "row"], key: int) -> Tensor:
-        """What anchors are pulled towards. Default: the fresh keys of view `which`."""
+        """What anchors are pulled towards. Default: the fresh keys of view `key`."""
         return keys[key]
 
     def symbols(self, vocabulary: Float[Tensor, "symbol dim"] | None) -> Candidates:
@@ -388,7 +412,7 @@ class AbstractSelection(AbstractPart, ABC):
     weights_negatives: bool = False  # must be the last of a chain: weights have mean one over the kept
     remembers_instances: bool = False  # knows something of every instance of the data
     refreshes: bool = False  # has a memory that `refresh` renews
-    drop_reason: str = ""  # why a candidate is dropped that is neither nearer nor farther than the kept
+    drop_reason: str = ""  # the report shows "dropped: …": why, where it is not the similarity
     group_by: str | None = None  # the column of the data by which instances are grouped
     # groups of all instances were assigned; otherwise those of each batch are read (`Context.groups`)
     assigned: bool = False

@@ -42,30 +42,32 @@ class SingleNetwork(nn.Module, AbstractOneNetwork):
 
 
 class Adapter(nn.Module):
-    """Wraps an object as a part of the abstract class `declared`, whose methods `needed` it must have."""
+    """Wraps an object as a part of the abstract class `abstract_class`, whose methods `required` it must have."""
 
-    declared: type[AbstractPart]
-    needed: tuple[str, ...]
+    abstract_class: type[AbstractPart]
+    required: tuple[str, ...]
 
     def __init__(self, wrapped: Any) -> None:
         super().__init__()
         self.wrapped = wrapped
-        for name in dir(self.declared):
+        for name in dir(self.abstract_class):
             implemented = (
                 name.startswith("_")
                 or name in vars(type(self))
-                or isinstance(getattr_static(self.declared, name), property)
+                or isinstance(getattr_static(self.abstract_class, name), property)
             )
             if not implemented and hasattr(wrapped, name):
                 object.__setattr__(self, name, getattr(wrapped, name))
 
 
-def _adapter(declared: type[AbstractPart], *needed: str, **derived: Callable[..., Any]) -> type[Adapter]:
-    """The adapter of a kind of part: `needed` methods call the object's, with the defaults of `declared`;
-    `derived` ones are made of these."""
+def _adapter(
+    abstract_class: type[AbstractPart], *required: str, **computed: Callable[..., Any]
+) -> type[Adapter]:
+    """The adapter of a kind of part: `required` methods call the object's, with the defaults of `abstract_class`;
+    `computed` ones are made of these."""
 
     def delegate(name: str) -> Callable[..., Any]:
-        parameters = signature(getattr(declared, name))
+        parameters = signature(getattr(abstract_class, name))
 
         def call(self: Adapter, *arguments: Any, **keywords: Any) -> Any:
             bound = parameters.bind(self, *arguments, **keywords)
@@ -74,9 +76,13 @@ def _adapter(declared: type[AbstractPart], *needed: str, **derived: Callable[...
 
         return call
 
-    methods = {"forward" if name == "__call__" else name: delegate(name) for name in needed}
-    name = declared.__name__.replace("Abstract", "Adapted")
-    return type(name, (Adapter, declared), {**methods, **derived, "declared": declared, "needed": needed})
+    methods = {"forward" if name == "__call__" else name: delegate(name) for name in required}
+    name = abstract_class.__name__.replace("Abstract", "Adapted")
+    return type(
+        name,
+        (Adapter, abstract_class),
+        {**methods, **computed, "abstract_class": abstract_class, "required": required},
+    )
 
 
 AdaptedEncoders = _adapter(AbstractEncoders, "encode", "backbone")
@@ -102,14 +108,14 @@ def unwrapped(part: Any) -> Any:
 
 
 def _adapt(kind: str, part: Any, adapter: type[Adapter]) -> Any:
-    if isinstance(part, adapter.declared):
+    if isinstance(part, adapter.abstract_class):
         return part
-    missing = [name for name in adapter.needed if not callable(getattr(part, name, None))]
+    missing = [name for name in adapter.required if not callable(getattr(part, name, None))]
     if missing:
         raise UserError(
             f"{kind} was an object of type {type(part).__name__}, which has no {', '.join(missing)}; "
-            f"expected a subclass of nearfar.core.abstract.{adapter.declared.__name__}, or an object with "
-            f"{', '.join(adapter.needed)}"
+            f"expected a subclass of nearfar.core.abstract.{adapter.abstract_class.__name__}, or an object with "
+            f"{', '.join(adapter.required)}"
         )
     return adapter(part)
 

@@ -5,12 +5,15 @@ embeddings are stored. The loss is computed from all embeddings. When its gradie
 chunk, the chunk is encoded again, with the same random numbers, this time with a graph. So memory is that of
 one chunk and the gradient is the same, unless a network mixes instances: batch norm sees chunks.
 
+Activation checkpointing (Chen et al. 2016) does the same with the blocks of a network, for all instances at
+once: with `recompute`, only the inputs of blocks are stored. Batch norm then still sees the whole batch.
+
 Every pass, also the second one, starts with the buffers of before the step. Buffer updates are averaged over
 chunks here, and over ranks when the step is taken (`Method.advance`): running statistics move once per step.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from types import MappingProxyType
@@ -25,37 +28,52 @@ from torch.utils.checkpoint import checkpoint
 
 from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.buffers import BufferUpdates, deferred_buffers
+from nearfar.core.networks import blocks_of, replaced_forwards
 from nearfar.core.scores import Divided, Elementwise, Negatives, PerAnchor, Rule, Scores
 from nearfar.core.strategy import SINGLE, Rows, Strategy
 from nearfar.core.types import Batch, BatchGroups, Encoded, Supervision
 from nearfar.errors import UserError
 
 Statistics = Literal["synchronised", "per-rank", "shuffled"]
+Exchange = Literal["gather", "ring"]
 
 
 @dataclass(frozen=True)
 class Encoding:
     """How a method encodes. `chunk`: instances at a time. `batch_norm`: the rows of its statistics, which are
-    those of all ranks, of each rank, or of each rank after keys were shuffled between ranks."""
+    those of all ranks, of each rank, or of each rank after keys were shuffled between ranks. `recompute`: the
+    blocks of the networks are computed again for the gradient. `exchange`: each rank gathers the keys of all
+    ranks, or keys pass from rank to rank (`nearfar.core.rotation`)."""
 
     strategy: Strategy = SINGLE
     batch_norm: Statistics = "synchronised"
     chunk: int | None = None
+    recompute: bool = False
+    exchange: Exchange = "gather"
+
+    @property
+    def rotates(self) -> bool:
+        """Whether keys pass from rank to rank."""
+        return self.exchange == "ring" and self.strategy.is_distributed
 
     def encode(
         self, encoders: AbstractEncoders, batch: Batch, anchors: Sequence[int], keys: Sequence[int]
     ) -> tuple[Encoded, BufferUpdates]:
         """Embeddings of the requested views, and the buffer updates of the networks."""
         strategy = self.strategy
-        synchronised = self.batch_norm == "synchronised"
         training = not isinstance(encoders, nn.Module) or encoders.training
         shuffles = strategy.is_distributed and self.batch_norm == "shuffled" and training
         seed = torch.initial_seed()  # of this step, equal on all ranks
 
         def encode_part(part: Batch, views: Any) -> tuple[Encoded, BufferUpdates]:
             part = replace(part, views=views)
-            statistics = strategy.synchronised_batch_norm() if synchronised else nullcontext()
-            with forbid_inplace_inputs(views), deferred_buffers(encoders) as updates, statistics:
+            blocks = recomputed_blocks(encoders, self._statistics) if self.recompute else nullcontext()
+            with (
+                forbid_inplace_inputs(views),
+                deferred_buffers(encoders) as updates,
+                self._statistics(),
+                blocks,
+            ):
                 if shuffles:
                     return encode_shuffled(encoders, part, anchors, keys, strategy, seed), updates
                 return encoders.encode(part, anchors, keys), updates
@@ -70,8 +88,47 @@ class Encoding:
             [updates for _, updates in passes]
         )
 
+    def _statistics(self) -> AbstractContextManager[None]:
+        synchronised = self.batch_norm == "synchronised"
+        return self.strategy.synchronised_batch_norm() if synchronised else nullcontext()
+
 
 DEFAULT_ENCODING = Encoding()
+
+
+def recomputed_blocks(
+    networks: object, statistics: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> AbstractContextManager[None]:
+    """Inside, blocks store their inputs only and are computed again when their gradient is. `statistics`: the
+    context of batch norms in the second pass, whose buffer updates are thrown away."""
+    return replaced_forwards({block: _recomputed(block, statistics) for block in blocks_of(networks)})
+
+
+def _recomputed(
+    block: nn.Module, statistics: Callable[[], AbstractContextManager[None]]
+) -> Callable[..., Any]:
+    forward = block.forward
+
+    @contextmanager
+    def second_pass() -> Iterator[None]:
+        with deferred_buffers(block), statistics():
+            yield
+
+    def checkpointed(*inputs: Any, **options: Any) -> Any:
+        contexts = lambda: (nullcontext(), second_pass())
+        tensors = [
+            leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and not leaf.is_inference()
+        ]
+        versions = [tensor._version for tensor in tensors]
+        output = checkpoint(forward, *inputs, use_reentrant=False, context_fn=contexts, **options)
+        if versions != [tensor._version for tensor in tensors]:
+            raise UserError(
+                f"checkpoint_activations was true, but a block ({type(block).__name__}) changes its input in "
+                "place and could not be computed again; use checkpoint_activations=false"
+            )
+        return output
+
+    return checkpointed
 
 
 @contextmanager
@@ -199,11 +256,15 @@ def gather_keys(
     strategy: Strategy = SINGLE,
     groups: Mapping[str, Int[Tensor, "instance"]] = MappingProxyType({}),
     total: int | None = None,
+    gather_embeddings: bool = True,
 ) -> GatheredKeys:
-    """Gathers keys (with gradient), identities and groups, once per step. `total`: see `Batch`."""
+    """Gathers keys (with gradient), identities and groups, once per step. `total`: see `Batch`. Without
+    `gather_embeddings`, keys are those of this rank."""
     instances = strategy.rows(len(index), total)
     by_key = {key: strategy.rows(len(rows)) for key, rows in encoded.index.items()}
-    keys = {key: by_key.get(key, instances).all_gather(rows) for key, rows in encoded.keys.items()}
+    keys: Mapping[int, Tensor] = encoded.keys
+    if gather_embeddings:
+        keys = {key: by_key.get(key, instances).all_gather(rows) for key, rows in encoded.keys.items()}
     identities = {key: by_key[key].all_gather(rows) for key, rows in encoded.index.items()}
     groups_by_key = {
         key: {name: by_key[key].all_gather(numbers[places]) for name, numbers in groups.items()}

@@ -19,6 +19,7 @@ set of 4,096 with itself 99 ms (189).
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -155,6 +156,8 @@ class _Gradient(torch.autograd.Function):
         return None, None, None, None, *pull(gradients)
 
 
+EMPTY = -2  # a slot that holds nothing yet: never a negative
+
 # of a block, for each thread: half a megabyte in float32, which a core's cache holds
 BLOCK_ROWS, BLOCK_SCORES = 256, 2**17
 
@@ -167,9 +170,9 @@ class LogSumExp(Kernel):
     """(anchors, keys) -> log-sum-exp per anchor, how many candidates count, and their mean weighted by
     e^score (where it is known).
 
-    `bias` is added to every anchor's scores (-inf: that candidate counts for no anchor). The pairs (rows,
-    columns), by rising row, do not count. Of the others those count that `keep` selects (None: all); it is
-    called again in the backward pass and has no gradient.
+    `index` and `key_index` say whose anchors and candidates are. Candidates of the anchor's own instance and
+    empty places do not count. Of the others those count that `keep` selects (None: all); it is called again in
+    the backward pass and has no gradient.
 
     Where all candidates count, scores are computed in blocks of anchors and candidates that stay in a core's
     cache, with a running maximum (Milakov and Gimelshein 2018). With `with_mean`, for candidates without
@@ -177,9 +180,8 @@ class LogSumExp(Kernel):
     Where a selection reads all candidates of an anchor, a part is a tile of anchors.
     """
 
-    bias: Float[Tensor, "candidate"]
-    rows: Int[Tensor, "pair"]
-    columns: Int[Tensor, "pair"]
+    index: Int[Tensor, "anchor"]
+    key_index: Int[Tensor, "candidate"]
     tile: int
     keep: Keep | None = None
     with_mean: bool = False
@@ -223,16 +225,13 @@ class LogSumExp(Kernel):
     def reference(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         anchors, keys = inputs
         scores = inner(anchors, keys)
-        dropped = torch.zeros_like(scores, dtype=torch.bool)
-        dropped[self.rows, self.columns] = True
-        dropped |= self.bias.isneginf()
+        dropped = (self.index[:, None] == self.key_index) | (self.key_index == EMPTY)
         if self.keep is not None:
             positions = torch.arange(len(anchors), device=anchors.device)
             dropped |= ~self.keep(scores.detach(), ~dropped, positions)
         # an anchor for which no candidate counts has value -inf and gradient 0, not NaN
         some = ~dropped.all(dim=1)
-        bias = self.bias.nan_to_num(neginf=0.0)
-        value = (scores + bias).masked_fill(dropped & some[:, None], -torch.inf).logsumexp(dim=1)
+        value = scores.masked_fill(dropped & some[:, None], -torch.inf).logsumexp(dim=1)
         return (torch.where(some, value, -torch.inf),)
 
     def reference_at(self, *inputs: Tensor) -> Kernel:
@@ -253,14 +252,10 @@ class LogSumExp(Kernel):
         height = max(1, min(BLOCK_ROWS if in_cache else self.tile, len(anchors)))
         width = max(1, BLOCK_SCORES * torch.get_num_threads() // height if in_cache else len(keys))
         buffer = keys.new_empty(height * min(width, len(keys)))
-        across = max(1, -(-len(keys) // width))
-        # the left-out pairs, sorted by the block they are in
-        column_block = self.columns.div(width, rounding_mode="floor")
-        block, order = (self.rows.div(height, rounding_mode="floor") * across + column_block).sort()
-        left_out_rows, left_out_columns = self.rows[order], self.columns[order]
-        count = -(-len(anchors) // height) * across
-        ends = torch.searchsorted(block, torch.arange(count, device=block.device), right=True).tolist()
-        begin = number = 0
+        empty = torch.zeros_like(self.key_index, dtype=keys.dtype).masked_fill_(
+            self.key_index == EMPTY, -torch.inf
+        )
+        leave_out = self._leave_out(len(anchors), len(keys), height, width)
         for start in range(0, len(anchors), height):
             part = slice(start, min(start + height, len(anchors)))
             for first_key in range(0, len(keys), width):
@@ -268,16 +263,47 @@ class LogSumExp(Kernel):
                 shape = part.stop - part.start, columns.stop - columns.start
                 scores = buffer[: shape[0] * shape[1]].view(shape)
                 with torch.autocast(anchors.device.type, enabled=False):
-                    torch.addmm(self.bias[columns], anchors[part], keys[columns].T, out=scores)
-                end = ends[number]
-                if end > begin:
-                    places = left_out_rows[begin:end] - start, left_out_columns[begin:end] - first_key
-                    scores[places] = -torch.inf
-                begin, number = end, number + 1
+                    torch.addmm(empty[columns], anchors[part], keys[columns].T, out=scores)
+                leave_out(scores, part, columns)
                 if self.keep is not None:
                     positions = torch.arange(part.start, part.stop, device=scores.device)
                     scores.masked_fill_(~self.keep(scores, ~scores.isneginf(), positions), -torch.inf)
                 yield part, columns, scores
+
+    @cached_property
+    def _own_pairs(self) -> tuple[Int[Tensor, "pair"], Int[Tensor, "pair"]]:
+        """Rows and columns of the candidates that are the anchors themselves."""
+        return matches(self.index, self.key_index)
+
+    def _leave_out(
+        self, anchors: int, keys: int, height: int, width: int
+    ) -> Callable[[Tensor, slice, slice], None]:
+        """The function that sets the scores of anchors with themselves to -inf, called for one block after the
+        other. On a CPU their places are computed once; elsewhere identities are compared in each block, since
+        the host would have to wait for places."""
+        if self.index.device.type != "cpu":
+
+            def compare(scores: Tensor, part: slice, columns: slice) -> None:
+                scores.masked_fill_(self.index[part, None] == self.key_index[columns], -torch.inf)
+
+            return compare
+        across = max(1, -(-keys // width))
+        rows, pair_columns = self._own_pairs
+        number = rows.div(height, rounding_mode="floor") * across + pair_columns.div(
+            width, rounding_mode="floor"
+        )
+        block, order = number.sort()
+        rows, pair_columns = rows[order], pair_columns[order]
+        count = -(-anchors // height) * across
+        ends = torch.searchsorted(block, torch.arange(count), right=True).tolist()
+        spans = iter(zip([0, *ends], ends, strict=False))
+
+        def write(scores: Tensor, part: slice, columns: slice) -> None:
+            begin, end = next(spans)
+            if end > begin:
+                scores[rows[begin:end] - part.start, pair_columns[begin:end] - columns.start] = -torch.inf
+
+        return write
 
 
 def score_tiles(anchors: Tensor, keys: Tensor, tile: int) -> Iterator[tuple[slice, Tensor]]:
@@ -288,6 +314,13 @@ def score_tiles(anchors: Tensor, keys: Tensor, tile: int) -> Iterator[tuple[slic
         part = slice(start, min(start + tile, len(anchors)))
         with torch.autocast(anchors.device.type, enabled=False):
             yield part, torch.mm(anchors[part], keys.T, out=buffer[: part.stop - start])
+
+
+def count_others(index: Int[Tensor, "anchor"], key_index: Int[Tensor, "candidate"]) -> Int[Tensor, "anchor"]:
+    """How many candidates each anchor has: those of other instances, without empty places."""
+    ordered = key_index.sort().values
+    own = torch.searchsorted(ordered, index, right=True) - torch.searchsorted(ordered, index)
+    return (key_index != EMPTY).sum() - own
 
 
 def matches(

@@ -10,7 +10,7 @@ queue, bank, a bound's memory. Only the memory of a selection (clusters) is rene
 `refresh` at the start of epochs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -44,6 +44,7 @@ from nearfar.core.buffers import BufferUpdates, apply, uses_batch_statistics
 from nearfar.core.encoding import DEFAULT_ENCODING, Encoding, GatheredKeys, gather_keys, gather_scores
 from nearfar.core.learnt import LearntNumber
 from nearfar.core.notebook import cards_html
+from nearfar.core.rotation import Rotated
 from nearfar.core.schedules import START, Progress
 from nearfar.core.scores import (
     Candidates,
@@ -54,6 +55,7 @@ from nearfar.core.scores import (
     at_least_float32,
     inner_product_negatives,
 )
+from nearfar.core.strategy import Rows
 from nearfar.core.types import (
     Batch,
     Certificate,
@@ -104,6 +106,7 @@ class Method(nn.Module):
             symmetric = True if self.views is None else self.views.symmetric
         self.symmetric, self.chunk, self.encoding = symmetric, chunk, encoding
         self.key_views = None if self.views is None else self.views.key_views
+        self.frozen: tuple[nn.Module, ...] = ()  # parts of networks that are not trained
         self.negatives.setup(self.encoders.key_groups, self.encoders.group_of, self.critic.prepare)
 
     def replace(
@@ -131,6 +134,19 @@ class Method(nn.Module):
             encoding=self.encoding,
         )
 
+    def train(self, mode: bool = True) -> "Method":
+        """Frozen parts stay in evaluation mode: their batch norms keep their statistics, nothing is dropped."""
+        super().train(mode)
+        for part in self.frozen:
+            part.eval()
+        return self
+
+    def freeze(self, weights: Iterable[nn.Parameter], parts: Iterable[nn.Module]) -> None:
+        """Trains these weights and parts no more."""
+        self.frozen = (*self.frozen, *parts)
+        for weight in (*weights, *(weight for part in self.frozen for weight in part.parameters())):
+            weight.requires_grad_(False)
+
     def parts(self) -> dict[str, AbstractPart | None]:
         """The part of each choice."""
         return {
@@ -142,6 +158,11 @@ class Method(nn.Module):
             "bound": self.bound,
             "prior": self.prior,
         }
+
+    def extra_repr(self) -> str:
+        """The parts without weights, which torch leaves out, one in each line."""
+        parts = self.parts().items()
+        return "\n".join(f"{choice}={part!r}" for choice, part in parts if not isinstance(part, nn.Module))
 
     def _repr_html_(self) -> str:
         """The choices as cards."""
@@ -159,13 +180,18 @@ class Method(nn.Module):
         if isinstance(self.views, AbstractViews):
             batch = replace(batch, views=self.views.transform(batch.views, progress))
         pairs = self.pairs(batch)
-        raw, updates = self.encoding.encode(self.encoders, batch, *_anchors_and_keys(pairs))
+        raw, buffer_updates = self.encoding.encode(self.encoders, batch, *_anchors_and_keys(pairs))
         # scores are differences of large numbers: float32, whatever precision the encoder ran in
         with torch.autocast(batch.index.device.type, enabled=False):
             prior = self._prior(raw, progress)
             encoded = self._prepare(raw)
             gathered = gather_keys(
-                encoded, batch.index, self.encoding.strategy, self._batch_groups(batch), batch.total
+                encoded,
+                batch.index,
+                self.encoding.strategy,
+                self._batch_groups(batch),
+                batch.total,
+                gather_embeddings=not self.encoding.rotates,
             )
             gathered = self._with_codes(gathered, encoded, progress)
             scores = [self._select(encoded, batch.index, pair, progress, gathered) for pair in pairs]
@@ -187,7 +213,14 @@ class Method(nn.Module):
             nats = (_weighted_sum(weights, values) / sum(weights)).detach()
         detached = _detach(encoded, gathered)
         return Outcome(
-            torch.stack(losses).sum(), nats, ceiling, detached, gathered.index, observed, prior, updates
+            torch.stack(losses).sum(),
+            nats,
+            ceiling,
+            detached,
+            gathered.index,
+            observed,
+            prior,
+            buffer_updates,
         )
 
     def _prior(self, encoded: Encoded, progress: Progress) -> Float[Tensor, ""] | None:
@@ -199,7 +232,7 @@ class Method(nn.Module):
 
         gathered = replace(
             encoded,
-            embeddings={w: gather(rows) for w, rows in enumerate(encoded.embeddings_per_view())},
+            embeddings={view: gather(rows) for view, rows in enumerate(encoded.embeddings_per_view())},
             supervision=None if encoded.supervision is None else encoded.supervision.map(gather),
         )
         return self.prior(gathered, progress)
@@ -229,15 +262,15 @@ class Method(nn.Module):
         self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]
     ) -> tuple[Encoded, BufferUpdates]:
         """Embeddings as they are scored and stored, and what is to become of the networks' buffers."""
-        raw, moved = self.encoding.encode(self.encoders, batch, anchors, keys)
+        raw, buffer_updates = self.encoding.encode(self.encoders, batch, anchors, keys)
         with torch.autocast(batch.index.device.type, enabled=False):
-            return self._prepare(raw), moved
+            return self._prepare(raw), buffer_updates
 
     def _prepare(self, raw: Encoded) -> Encoded:
         return replace(
             raw,
-            anchors={w: self.critic.prepare(z) for w, z in raw.anchors.items()},
-            keys={w: self.critic.prepare(z) for w, z in raw.keys.items()},
+            anchors={view: self.critic.prepare(rows) for view, rows in raw.anchors.items()},
+            keys={view: self.critic.prepare(rows) for view, rows in raw.keys.items()},
             vocabulary=None if raw.vocabulary is None else self.critic.prepare(raw.vocabulary),
             key_vocabulary=None if raw.key_vocabulary is None else self.critic.prepare(raw.key_vocabulary),
         )
@@ -278,12 +311,11 @@ class Method(nn.Module):
         if self.negatives.reads_vocabulary:
             candidates = self.negatives.symbols(encoded.vocabulary)
         else:
-            candidates = self.negatives.candidates(
-                {k: gathered.keys[k] for k in group_keys}, gathered.index_of(key), key
-            )
+            key_index = rows if self.encoding.rotates else gathered.index_of(key)
+            candidates = self.negatives.candidates({k: gathered.keys[k] for k in group_keys}, key_index, key)
         scores = Scores(
             self._positives(anchors, positive, progress),
-            self._negatives(anchors, rows, candidates, progress),
+            self._negatives(anchors, rows, candidates, progress, gathered.rows(key)),
             lowest=self.critic.lowest_score(progress),
         )
         first, groups = gathered.rows(key).start, gathered.groups_of(key)
@@ -328,16 +360,33 @@ class Method(nn.Module):
         )
 
     def _negatives(
-        self, anchors: Tensor, index: Tensor, candidates: Candidates, progress: Progress
+        self, anchors: Tensor, index: Tensor, candidates: Candidates, progress: Progress, layout: Rows
     ) -> Negatives:
+        self.check_exchange()
         if is_inner_product(self.critic):
             anchors, keys = self.critic.factors(anchors, candidates.embedding, progress)
-            return inner_product_negatives(anchors, index, Candidates(keys, candidates.index), self.chunk)
+            candidates = Candidates(keys, candidates.index)
+            if self.encoding.rotates:
+                return Rotated(anchors, index, candidates, layout)
+            return inner_product_negatives(anchors, index, candidates, self.chunk)
         if self.chunk is None:
             values = self.critic.cross(anchors, candidates.embedding, progress)
             return Dense(values, candidates.negative_mask(index))
         score = partial(self.critic.cross, progress=progress)
         return Streamed(anchors, index, candidates, self.chunk, score)
+
+    def check_exchange(self) -> None:
+        """Raises an error if keys would pass from rank to rank in a method that needs them at once."""
+        if self.encoding.exchange == "gather":
+            return
+        reasons = {
+            "negatives=in-batch": self.negatives.only_this_batch,
+            "critic=cosine, dot or bilinear": is_inner_product(self.critic),
+            "selection=everyone": self.selection.keeps_all and not self.selection.weights_negatives,
+        }
+        missing = [name for name, fits in reasons.items() if not fits]
+        if missing:
+            raise UserError(f"exchange was ring, which needs {' and '.join(missing)}; use exchange=gather")
 
     @torch.no_grad()
     def advance(self, outcome: Outcome, progress: Progress = START) -> None:

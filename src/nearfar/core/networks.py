@@ -1,6 +1,7 @@
-"""Networks applied to the views of a batch."""
+"""Networks applied to the views of a batch, and the parts they consist of."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -49,3 +50,39 @@ def backbone_of(network: nn.Module) -> nn.Module:
     """The part of a network that is kept after training: its `backbone`, or all of one without."""
     backbone = getattr(network, "backbone", None)
     return backbone if isinstance(backbone, nn.Module) else network
+
+
+def blocks_of(networks: object) -> list[nn.Module]:
+    """The blocks of networks: modules of several modules that stand in a list (nn.Sequential, nn.ModuleList) and
+    contain no such list themselves, like those of ResNets and transformers."""
+    modules = networks.modules() if isinstance(networks, nn.Module) else ()
+    lists = [part for part in modules if is_list_of_blocks(part)]
+    return [
+        entry
+        for part in lists
+        for entry in part.children()
+        if _is_block(entry) and not any(is_list_of_blocks(inner) for inner in entry.modules())
+    ]
+
+
+def is_list_of_blocks(module: nn.Module) -> bool:
+    return isinstance(module, (nn.Sequential, nn.ModuleList)) and any(map(_is_block, module))
+
+
+def _is_block(module: nn.Module) -> bool:
+    return next(module.children(), None) is not None and next(module.parameters(), None) is not None
+
+
+@contextmanager
+def replaced_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Inside, these modules compute with other functions. Their class, hooks and names of weights stay."""
+    previous = {module: vars(module).get("forward") for module in forwards}
+    for module, forward in forwards.items():
+        vars(module)["forward"] = forward
+    try:
+        yield
+    finally:
+        for module, own_forward in previous.items():
+            del vars(module)["forward"]
+            if own_forward is not None:  # a user replaced it before
+                vars(module)["forward"] = own_forward

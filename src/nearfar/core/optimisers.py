@@ -5,9 +5,10 @@ optimiser is a flat mapping from "what/parameter name" to a tensor, so that a ch
 parameter is found by its name, not by its place in a list.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,19 @@ _STATE = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
 LARGEST_LR = 10.0  # accepted in fine-tuning
 MOMENTUM = 0.9  # where none is set
 _FUSED_ON = ("cpu", "cuda", "mps", "xpu")
+_Kind = TypeVar("_Kind", bound=Optimizer)
+
+
+def eager(kind: type[_Kind]) -> type[_Kind]:
+    """The same optimiser without torch's compiler, which the first call of a method would import: 1.4 CPU
+    seconds.
+
+    torch wraps these methods so that its compiler leaves them alone. Here they are without the wrapper, and
+    compute the same. A method that has none stays as it is.
+    """
+    methods = {name: inspect.unwrap(getattr(kind, name)) for name in ("add_param_group", "zero_grad")}
+    step = torch.no_grad()(inspect.unwrap(kind.step))
+    return type(kind.__name__, (kind,), {"__doc__": kind.__doc__, "step": step, **methods})
 
 
 class LARS(Optimizer):
@@ -163,9 +177,9 @@ def _stages(backbone: nn.Module) -> list[list[nn.Parameter]]:
     return list(stages.values())
 
 
-def clip(parameters: Iterable[Tensor], max_norm: float | None, strategy: Strategy = SINGLE) -> float:
+def clip(parameters: Iterable[Tensor], max_norm: float | None, strategy: Strategy = SINGLE) -> Tensor:
     """The norm of all gradients together, which are scaled down to `max_norm` if they exceed it (None:
-    never)."""
+    never). It stays on its device, so that nothing waits for it here."""
     parameters = list(parameters)
     total = strategy.total_norm(p.grad for p in parameters if p.grad is not None)
     if max_norm is not None:
@@ -173,7 +187,7 @@ def clip(parameters: Iterable[Tensor], max_norm: float | None, strategy: Strateg
         for p in parameters:
             if strategy.is_sharded(p) and p.grad is not None:
                 strategy.local_tensor(p.grad).mul_((max_norm / (total + 1e-6)).clamp(max=1.0))
-    return float(total)
+    return total
 
 
 def state_tensors(optimizer: Optimizer, module: nn.Module) -> dict[str, Tensor]:
@@ -271,7 +285,9 @@ def _sgd(
     dampening: float = 0.0,
 ) -> Optimizer:
     decay = MOMENTUM if momentum is None else momentum
-    return SGD(groups, lr=lr, momentum=decay, nesterov=nesterov, dampening=dampening, fused=_can_fuse(groups))
+    return eager(SGD)(
+        groups, lr=lr, momentum=decay, nesterov=nesterov, dampening=dampening, fused=_can_fuse(groups)
+    )
 
 
 def _adamw(
@@ -285,13 +301,13 @@ def _adamw(
     if betas is not None and momentum is not None and momentum != betas[0]:
         raise ValueError(f"momentum={momentum} is its first beta, which is {betas[0]}")
     decays = betas or (MOMENTUM if momentum is None else momentum, 0.999)
-    return AdamW(groups, lr=lr, betas=decays, eps=eps, amsgrad=amsgrad, fused=_can_fuse(groups))
+    return eager(AdamW)(groups, lr=lr, betas=decays, eps=eps, amsgrad=amsgrad, fused=_can_fuse(groups))
 
 
 def _lars(groups: list[dict[str, Any]], lr: float, momentum: float | None, trust: float = 0.001) -> Optimizer:
     if not (math.isfinite(trust) and trust > 0):
         raise ValueError(f"trust must be above 0, not {trust}")
-    return LARS(groups, lr=lr, momentum=MOMENTUM if momentum is None else momentum, trust=trust)
+    return eager(LARS)(groups, lr=lr, momentum=MOMENTUM if momentum is None else momentum, trust=trust)
 
 
 def _can_fuse(groups: list[dict[str, Any]]) -> bool:

@@ -380,8 +380,7 @@ class Result(_ReadsAsJson):
         tree: dict[str, Any] = _nested(self.figures, answers)
         tree |= {"train": self.train.to_json(), "test": self.test.to_json(), **self.notes}
         tree["settings"] = dict(self.settings)
-        if self.baselines:
-            tree["baselines"] = {name: _nested(figures) for name, figures in self.baselines.items()}
+        tree["baselines"] = {name: _nested(figures) for name, figures in self.baselines.items()}
         return tree
 
     @classmethod

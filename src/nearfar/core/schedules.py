@@ -2,8 +2,8 @@
 
 Wherever nearfar takes a number that could sensibly change while training (alpha, a ring's edges, momentum,
 temperature, the learning rate), it takes a `Value`: a float, or a schedule. A schedule is a pure function of
-`Progress`, so it needs no state and a resumed run reads the same numbers. What adaptive ones have heard so
-far is part of the progress too: the loop keeps it (`nearfar.train.adaptive`) and checkpoints hold it.
+`Progress`, so it needs no state and a resumed run reads the same numbers. The moves of adaptive ones are part
+of the progress too: a hook counts them (`nearfar.train.hooks.AdaptiveSchedules`) and checkpoints hold them.
 
     selection = Ring(lower=linear(0.0, 0.9), upper=0.99)
     bound     = MultiLabelCPC(alpha=geometric(10.0, 0.1))
@@ -226,6 +226,42 @@ class OnLoss(Adaptive):
 
 
 @dataclass(frozen=True)
+class OnStall(Adaptive):
+    """From start to end in `moves` moves: one onwards whenever the monitored number has not improved for
+    `patience` observations, never back. After a move the comparison begins anew, because the number has
+    another level there. Moves are equal factors where both ends are above 0, as in `geometric`, else equal
+    steps.
+
+    A curriculum that goes on when there is nothing left to learn at its present difficulty, not by a clock.
+    """
+
+    patience: float = 1.0
+
+    def __call__(self, progress: Progress) -> float:
+        if min(self.start, self.end) <= 0:
+            return super().__call__(progress)
+        share = progress.adaptive_moves.get(self.written(), 0) / self.moves
+        return self.start * (self.end / self.start) ** share
+
+
+@dataclass(frozen=True)
+class OnBound(OnStall):
+    """Follows the held-out bound in nats, at every probe. Higher is better."""
+
+    name: ClassVar[str] = "on_bound"
+    monitors: ClassVar[str] = "bound"
+
+
+@dataclass(frozen=True)
+class OnVariance(OnStall):
+    """Follows the variance of the loss over the steps of an epoch: half of the mean squared difference of
+    successive steps, which leaves a slow fall of the loss out. Lower is better."""
+
+    name: ClassVar[str] = "on_variance"
+    monitors: ClassVar[str] = "variance"
+
+
+@dataclass(frozen=True)
 class Plateau(Adaptive):
     """`start`, multiplied by `factor` whenever the mean loss of an epoch has not fallen below its least for
     `patience` epochs, `drops` times at most: plateau(0.03, 0.1, 10, 2) (Wu et al. 2020, App. D)."""
@@ -268,7 +304,7 @@ Value = float | Schedule
 Learnable = float | Schedule | Learnt
 
 linear, geometric, cosine, stairs = Linear, Geometric, CosineSchedule, Stairs
-on_score, on_loss, learnt = OnScore, OnLoss, Learnt
+on_score, on_loss, on_bound, on_variance, learnt = OnScore, OnLoss, OnBound, OnVariance, Learnt
 
 
 def steps(start: float, factor: float, *epochs: float) -> Steps:
@@ -289,7 +325,7 @@ def at(value: Value, progress: Progress | None = None) -> float:
     return value(progress or START) if isinstance(value, Schedule) else float(value)
 
 
-def written(value: Value) -> str:
+def as_text(value: Value) -> str:
     """A value as one would set it."""
     return value.written() if isinstance(value, Schedule) else f"{value:g}"
 
@@ -302,6 +338,8 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "stairs": stairs,
     "on_score": on_score,
     "on_loss": on_loss,
+    "on_bound": on_bound,
+    "on_variance": on_variance,
     "plateau": plateau,
 }
 _CALL = re.compile(r"\s*([a-z_]+)\s*\(([^()]*)\)\s*")

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from nearfar.core.kernels import LogSumExp, checkpoint_tile, inner, matches
+from nearfar.core.kernels import EMPTY, LogSumExp, checkpoint_tile, count_others, inner
 from nearfar.errors import UserError
 
 TILE = 256  # anchors per tile: small enough for a tile to stay in cache, large enough for a good matmul
@@ -30,9 +30,8 @@ MAX_SCORES_CPU, MAX_SCORES_GPU = 2**21, 2**25
 MAX_MATRIX = 2**28  # scores, a gigabyte in float32: beyond this no matrix of all scores is built
 MIN_TILE = 32  # anchors: with fewer to a tile, reading the candidates again would cost more
 GRAPH = 4  # copies of a tile that the graph of a rule with a gradient holds, about
-POSITION_TOLERANCE = 1e-3  # of scores, relative to an anchor's largest: rounding differs by far less
 UNKNOWN = -1  # a candidate whose instance is not known: never the anchor itself
-EMPTY = -2  # a slot that holds nothing yet: never a negative
+POSITION_TOLERANCE = 1e-3  # of scores, relative to an anchor's largest: rounding differs by far less
 
 
 def at_least_float32(values: Tensor) -> Tensor:
@@ -242,11 +241,6 @@ class Streamed(Negatives):
     def _dense(self) -> Dense:
         return self._tile(self.anchors, self.index, self.candidates.embedding, self._rows)
 
-    @cached_property
-    def _excluded_pairs(self) -> tuple[Tensor, Tensor]:
-        """Rows and columns of the candidates that are the anchors themselves."""
-        return matches(self.index, self.candidates.index)
-
     def _reduce(self, reduction: Callable[..., Tensor], *per_anchor: Tensor) -> Float[Tensor, "... anchor"]:
         if not self.all_tiled:
             return reduction(self._dense, *per_anchor)
@@ -263,19 +257,15 @@ class Streamed(Negatives):
     def _sums(self) -> tuple[Float[Tensor, "anchor"], Float[Tensor, "anchor"]]:
         """Log-sum-exp and count in one pass: what most bounds read, and ranking candidates twice would cost
         twice."""
-        keys, candidate_ids = self.candidates.embedding, self.candidates.index
+        keys = self.candidates.embedding
         # in half precision torch's own log-sum-exp keeps more digits than exponentials written back to a tile
         precise = keys.dtype == self.anchors.dtype and keys.dtype.itemsize >= 4
         if self.score is inner and len(keys) and precise and all(one.unweighted for one in self.rules):
-            bias = torch.zeros_like(candidate_ids, dtype=keys.dtype).masked_fill_(
-                candidate_ids == EMPTY, -torch.inf
-            )
             keep = self._keep if self.rules else None
             # the mean of candidates without gradient is the gradient: no second pass
             with_mean = self.anchors.requires_grad and not keys.requires_grad and keep is None
-            kernel = LogSumExp(
-                bias, *self._excluded_pairs, self.tile, keep, with_mean and torch.is_grad_enabled()
-            )
+            with_mean = with_mean and torch.is_grad_enabled()
+            kernel = LogSumExp(self.index, self.candidates.index, self.tile, keep, with_mean)
             value, count, _ = kernel(self.anchors, keys)
             return value, count
         sums = self._reduce(lambda tile: torch.stack([tile.logsumexp(), tile.count()]))
@@ -295,9 +285,8 @@ class Streamed(Negatives):
     def count(self) -> PerAnchor:
         if self.rules:
             return self._sums[1]
-        excluded = torch.bincount(self._excluded_pairs[0], minlength=len(self.index))
         precise = torch.promote_types(self.anchors.dtype, torch.float32)
-        return ((self.candidates.index != EMPTY).sum() - excluded).to(precise)
+        return count_others(self.index, self.candidates.index).to(precise)
 
     def sum_of(self, function: Elementwise, *per_anchor: PerAnchor) -> PerAnchor:
         return self._reduce(lambda tile, *columns: tile.sum_of(function, *columns), *per_anchor)

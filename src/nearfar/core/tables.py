@@ -30,7 +30,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.3g} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def plus_minus(mean: float, spread: float | None, digits: int = 1, *, sign: str = "") -> str:
-    """`44.7 ± 0.3`, or `44.7` where there is no spread. `sign="+"` writes the sign of a positive mean."""
-    text = f"{mean:{sign}.{digits}f}"
-    return text if spread is None else f"{text} ± {spread:.{digits}f}"
+def plus_minus(
+    mean: float, spread: float | None, digits: int = 1, *, sign: str = "", significant: bool = False
+) -> str:
+    """`44.7 ± 0.3`, or `44.7` where there is no spread. `digits` come after the point, or are all that are
+    `significant`. `sign="+"` writes the sign of a positive mean."""
+    style = f".{digits}{'g' if significant else 'f'}"
+    text = f"{mean:{sign}{style}}"
+    return text if spread is None else f"{text} ± {spread:{style}}"

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Int32, Int64, UInt8
+from jaxtyping import Bool, Float, Int, Int32, Int64, Shaped
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
@@ -33,7 +33,7 @@ from nearfar.errors import UserError
 class Pixels:
     """Decoded images, padded with zeros at the bottom and right to the largest of them."""
 
-    data: UInt8[np.ndarray, "image height width channel"]
+    data: Shaped[np.ndarray, "image height width channel"]  # uint8; of wide images uint16 or float32
     size: Int32[np.ndarray, "image 2"]  # true (height, width)
 
 

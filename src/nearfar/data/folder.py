@@ -129,6 +129,10 @@ def reason_to_ignore(name: str) -> str:
     suffix = os.path.splitext(printable(name))[1].lower()
     if not suffix or len(suffix) > _LONGEST_SUFFIX:
         return "without a known suffix"
+    for modality in MODALITIES.values():
+        if suffix in modality.reader.unread:
+            form, target = modality.reader.unread[suffix], modality.reader.converted_to
+            return f"{form} ({suffix}) is not read: convert to {target}"
     supported = any(suffix in modality.reader.suffixes for modality in MODALITIES.values())
     return OTHER_KIND.format(suffix) if supported else f"{suffix} is not supported"
 

@@ -24,8 +24,8 @@ from jaxtyping import Int64
 
 from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.data.records import (
+    ItemResult,
     Record,
-    Result,
     append_quarantine,
     check_share,
     content_digest,
@@ -40,17 +40,18 @@ from nearfar.data.records import (
 from nearfar.data.source import AbstractSource, Decode, Item, Limits, Read
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Modality
-from nearfar.modalities.base import Collection
+from nearfar.modalities.base import Collection, Decoded
 from nearfar.modalities.dataset import Unreadable, Unusable
 from nearfar.system.files import write_atomic
 from nearfar.system.prefetch import prefetch
 from nearfar.system.untrusted import read_json
 
 AnySet = TypeVar("AnySet", bound=DataSet)
-Examine = Callable[[Item], tuple[Result, Any]]  # the result, and the content of a usable instance
+Examine = Callable[[Item], tuple[ItemResult, Any]]  # the result, and the content of a usable instance
 CHUNK_ITEMS, CHUNK_BYTES = 64, 2**18  # instances examined by one thread at a time
 MIN_PARALLEL_BYTES = 2**14  # smaller instances are examined faster by one thread
 NAMES = 2**16  # names compared at a time
+MAX_TRIES = 16  # instances among which one tells the kind of all
 
 
 class LazyReader:
@@ -105,7 +106,7 @@ class LazyReader:
             return UserError(
                 f"{self.names[number]} was usable when the data were opened and no longer is: {reason}."
             )
-        self.note(number, str(reason))
+        self.quarantine(number, str(reason))
         return Unreadable(number)
 
     def path(self, number: int) -> str:
@@ -113,14 +114,14 @@ class LazyReader:
 
     # ------------------------------------------------------------------------------------- full check
 
-    def check(self, strategy: Strategy) -> list[Result]:
+    def check(self, strategy: Strategy) -> list[ItemResult]:
         """Examines every instance: digests and facts of usable ones, reasons of others. Contents are cached
         while they fit; ranks examine shares of the source and cache nothing."""
         self.checked = True
         self._free_bytes = self.limits.cache_bytes
         keep = not strategy.is_distributed
 
-        def examine(item: Item) -> tuple[Result, Any]:
+        def examine(item: Item) -> tuple[ItemResult, Any]:
             try:
                 raw = item.read()
                 decoded = self.decode(raw)
@@ -132,8 +133,8 @@ class LazyReader:
 
         mean_bytes = self.source.nbytes() / max(1, len(self.names))
         workers = 0 if mean_bytes < MIN_PARALLEL_BYTES else min(os.cpu_count() or 1, 8)
-        results: dict[int, Result] = {}
-        for number, (result, content) in examined(self.source.in_order(), examine, strategy, workers):
+        results: dict[int, ItemResult] = {}
+        for number, (result, content) in examine_items(self.source.in_order(), examine, strategy, workers):
             results[number] = result
             if isinstance(result, Record) and keep and self._free_bytes >= 0:
                 self._free_bytes -= result.nbytes
@@ -142,9 +143,9 @@ class LazyReader:
         if self._free_bytes < 0:  # from here on contents are cached in the order of requests
             self._free_bytes = self.limits.cache_bytes
             self._cache.clear()
-        return [result for _, result in sorted(gathered(results, strategy).items())]
+        return [result for _, result in sorted(gather_results(results, strategy).items())]
 
-    def use(self, results: Sequence[Result]) -> None:
+    def keep_usable(self, results: Sequence[ItemResult]) -> None:
         """Takes the results of a check: rows are usable or not."""
         self.checked = True
         self._free_bytes = self._free_bytes or self.limits.cache_bytes
@@ -161,7 +162,7 @@ class LazyReader:
 
     # ------------------------------------------------------------------------- unusable rows on request
 
-    def recall(self) -> None:
+    def load_quarantine(self) -> None:
         """Starts with the quarantine list of an earlier process. If those alone are too many, they are tried
         again: they may have been repaired."""
         self._listed = read_quarantine(self.limits.quarantine)
@@ -190,7 +191,7 @@ class LazyReader:
         if self.limits.quarantine is not None:
             write_quarantine(self.limits.quarantine, self._listed.items())
 
-    def note(self, number: int, reason: str) -> None:
+    def quarantine(self, number: int, reason: str) -> None:
         """Remembers and lists an unusable instance."""
         with self._lock:
             if number in self.bad:
@@ -208,14 +209,16 @@ class LazyReader:
         """Raises `UserError` if the share of bad instances is too large."""
         usable = len(self.names) - len(bad)
         if bad and (not usable or len(bad) > self.limits.max_bad_share * len(self.names)):
-            check_share(self.source.root, "instances", usable, self.listed(bad), self.limits.max_bad_share)
+            check_share(
+                self.source.root, "instances", usable, self.quarantined(bad), self.limits.max_bad_share
+            )
 
-    def listed(self, bad: Mapping[int, str] | None = None) -> tuple[tuple[str, str], ...]:
+    def quarantined(self, bad: Mapping[int, str] | None = None) -> tuple[tuple[str, str], ...]:
         """(path, reason) of unusable instances."""
         reasons = self.bad if bad is None else bad
         return tuple((self.path(number), reason) for number, reason in sorted(reasons.items()))
 
-    def has_news(self) -> bool:
+    def has_unshared_rows(self) -> bool:
         """Whether this rank found unusable instances that other ranks do not know."""
         return bool(self._unshared)
 
@@ -225,7 +228,7 @@ class LazyReader:
             news, self._unshared = self._unshared, {}
         for reasons in strategy.all_gather_json(news):
             for number, reason in reasons.items():
-                self.note(int(number), reason)
+                self.quarantine(int(number), reason)
                 self._shared[int(number)] = reason
         with self._lock:
             self._unshared = {n: reason for n, reason in self._unshared.items() if n not in self._shared}
@@ -234,7 +237,7 @@ class LazyReader:
     def check_rest(self, strategy: Strategy, workers: int) -> None:
         """Reads every instance that was not read yet, in shares of the ranks."""
 
-        def examine(item: Item) -> tuple[Result, Any]:
+        def examine(item: Item) -> tuple[ItemResult, Any]:
             try:
                 raw = item.read()
                 if not self._decoded_before:
@@ -245,16 +248,16 @@ class LazyReader:
 
         reasons = {
             number: str(result)
-            for number, (result, _) in examined(self.source.by_number(), examine, strategy, workers)
+            for number, (result, _) in examine_items(self.source.by_number(), examine, strategy, workers)
             if result
         }
-        for number, reason in sorted(gathered(reasons, strategy).items()):
-            self.note(number, str(reason))
+        for number, reason in sorted(gather_results(reasons, strategy).items()):
+            self.quarantine(number, str(reason))
 
 
-def examined(
+def examine_items(
     items: Iterable[Item], examine: Examine, strategy: Strategy, workers: int
-) -> Iterator[tuple[int, tuple[Result, Any]]]:
+) -> Iterator[tuple[int, tuple[ItemResult, Any]]]:
     """(number, what `examine` returns) for every instance in order, or for this rank's share of them."""
 
     def shares() -> Iterator[tuple[int, list[Item]]]:
@@ -264,7 +267,7 @@ def examined(
                 yield first, chunk
             first += len(chunk)
 
-    def examine_chunk(share: tuple[int, list[Item]]) -> list[tuple[int, tuple[Result, Any]]]:
+    def examine_chunk(share: tuple[int, list[Item]]) -> list[tuple[int, tuple[ItemResult, Any]]]:
         first, chunk = share
         return [(first + place, examine(item)) for place, item in enumerate(chunk)]
 
@@ -281,7 +284,7 @@ def examined(
             raise UserError(text)
 
 
-def gathered(results: Mapping[int, Result], strategy: Strategy) -> dict[int, Result]:
+def gather_results(results: Mapping[int, ItemResult], strategy: Strategy) -> dict[int, ItemResult]:
     """The results of all ranks."""
     if not strategy.is_distributed:
         return dict(results)
@@ -327,9 +330,33 @@ def open_source(
     if default_facts is None or source.nbytes() <= limits.scan_bytes:
         return _open_checked(reader, name, modality, options)
     rows = np.arange(len(reader.names))
-    facts = np.broadcast_to(np.array(default_facts, dtype=np.int64), (len(rows), len(default_facts)))
+    first = _first_facts(reader) or default_facts
+    reader.decode = _alike(decode, modality, first)
+    kind = np.where(np.array(default_facts) > 0, first, 0)  # sizes differ and are not known yet
+    facts = np.broadcast_to(kind, (len(rows), len(kind)))
     mark = unchecked_fingerprint(source.marks(), source.labels(rows)[0])
     return open_unchecked(reader, name, modality, options, facts, mark)
+
+
+def _first_facts(reader: LazyReader) -> tuple[int, ...] | None:
+    """The facts of the first usable instance; None if there is none at the start."""
+    for number in range(min(MAX_TRIES, len(reader.names))):
+        with suppress(Unusable):
+            return tuple(reader.decode(reader.source.read(number)).facts)
+    return None
+
+
+def _alike(decode: Decode, modality: Modality, first: tuple[int, ...]) -> Decode:
+    """Decodes instances of the kind of the first one; others are unusable."""
+
+    def decode_alike(raw: Any) -> Decoded:
+        decoded = decode(raw)
+        outliers = modality.reader.outliers([first, first, tuple(decoded.facts)])
+        if outliers:
+            raise Unusable(next(iter(outliers.values())))
+        return decoded
+
+    return decode_alike
 
 
 def _open_checked(reader: LazyReader, name: str, modality: Modality, options: Mapping[str, Any]) -> DataSet:
@@ -341,15 +368,15 @@ def _open_checked(reader: LazyReader, name: str, modality: Modality, options: Ma
         results = reader.check(limits.join())
         if file is not None:
             write_records(file, results)
-    reader.use(results)
+    reader.keep_usable(results)
     records = {number: result for number, result in enumerate(results) if isinstance(result, Record)}
     numbers = list(records)
     outliers = modality.reader.outliers([record.facts for record in records.values()])
     reader.bad |= {numbers[place]: reason for place, reason in outliers.items()}
     if limits.quarantine is not None:
-        write_quarantine(limits.quarantine, reader.listed())
+        write_quarantine(limits.quarantine, reader.quarantined())
     usable = np.array([number for number in numbers if number not in reader.bad], dtype=np.int64)
-    check_share(name, modality.reader.files, len(usable), reader.listed(), limits.max_bad_share)
+    check_share(name, modality.reader.files, len(usable), reader.quarantined(), limits.max_bad_share)
     labelled = source.labels(usable)
     paths = tuple(reader.names[number] for number in usable.tolist())
     contents = reader.take_contents(usable)
@@ -362,7 +389,7 @@ def _open_checked(reader: LazyReader, name: str, modality: Modality, options: Ma
         read=(lambda place: reader(int(usable[place]))) if contents is None else contents.__getitem__,
         labelled=labelled,
         groups=source.groups(usable),
-        quarantine=reader.listed(),
+        quarantine=reader.quarantined(),
         ignored=source.ignored,
         unlabelled="" if labelled[0] is not None else source.unlabelled(),
     )
@@ -379,14 +406,14 @@ def open_unchecked(
 ) -> DataSet:
     """All instances of a source; those that turn out to be unusable are noted when they are read."""
     source, labelled = reader.source, reader.source.labels(np.arange(len(reader.names)))
-    reader.recall()
+    reader.load_quarantine()
     collection = Collection(
         name=name,
         fingerprint=fingerprint,
         paths=reader.names,
         facts=facts,
         read=reader,
-        reader=reader,
+        unusable_rows=reader,
         labelled=labelled,
         groups=source.groups(np.arange(len(reader.names))),
         ignored=source.ignored,
@@ -399,7 +426,9 @@ def open_unchecked(
 def with_quarantine(data: AnySet) -> AnySet:
     """The set with the unusable instances that are known by now."""
     return (
-        data if data.reader is None else replace(data, quarantine=(*data.quarantine, *data.reader.listed()))
+        data
+        if data.unusable_rows is None
+        else replace(data, quarantine=(*data.quarantine, *data.unusable_rows.quarantined()))
     )
 
 
@@ -408,14 +437,14 @@ def check_all(
 ) -> AnySet:
     """The set without unusable instances: where it was not checked at opening, everything is read once, by
     several ranks in shares. The result is stored in `folder`."""
-    reader = data.reader
+    reader = data.unusable_rows
     if reader is None:
         return data
     file = None if folder is None else folder / f"unusable-{data.fingerprint[:32]}.json"
     stored = strategy.broadcast_json(None if file is None else read_json(file))
     if isinstance(stored, dict):
         for number, reason in stored.items():
-            reader.note(int(number), str(reason))
+            reader.quarantine(int(number), str(reason))
     else:
         reader.check_rest(strategy, workers)
         if file is not None and strategy.is_first:

@@ -12,7 +12,16 @@ import numpy as np
 import torch
 
 from nearfar.data import tables
-from nearfar.data.folder import Entry, Folder, Listing, printable
+from nearfar.data.folder import Entry, Folder, Listing, printable, reason_to_ignore
+from nearfar.data.huggingface import (
+    PREFIX,
+    ArrowData,
+    ArrowRows,
+    data_of_folder,
+    data_of_object,
+    is_datasets_object,
+    saved_hint,
+)
 from nearfar.data.items import Items, has_items, item_decoder, modality_of_item
 from nearfar.data.lazy import open_source
 from nearfar.data.packed import Packed, find_packed
@@ -31,8 +40,8 @@ from nearfar.system.untrusted import check_regular
 
 EXPECTED = (
     "a folder of images, of .wav, .flac or .txt files, a TU folder of graphs, a .txt file, a Parquet file or "
-    "folder, .tar files in webdataset's convention, a .csv file, an .npz or .npy file, or one of the names digits, "
-    "glyphs:train, glyphs:test, cifar10:ROOT, idx:FOLDER"
+    "folder, .tar files in webdataset's convention, a .csv file, an .npz or .npy file, hf:FOLDER that "
+    "Dataset.save_to_disk wrote, or one of the names digits, glyphs:train, glyphs:test, cifar10:ROOT, idx:FOLDER"
 )
 NO_COLUMNS = Columns()
 Spec = Any  # a path or name, an array or tensor, (array, labels), a torch Dataset, or a set opened before
@@ -77,7 +86,7 @@ class Located:
 
     def open(self, limits: Limits, **options: Any) -> DataSet:
         data = self.open_with(self.modality.reader.options(**options), limits)
-        if limits.quarantine is not None and not data.quarantine and data.reader is None:
+        if limits.quarantine is not None and not data.quarantine and data.unusable_rows is None:
             write_quarantine(limits.quarantine, ())
         return data
 
@@ -88,7 +97,8 @@ class Located:
         if self.source is not None and reader.default_facts is None:
             return None
         try:
-            return self.open_with(reader.options(), Limits(scan_bytes=0))
+            # how many bad files are tolerated is decided when the run opens the data
+            return self.open_with(reader.options(), Limits(max_bad_share=1.0, scan_bytes=0))
         except UserError:
             return None
 
@@ -111,7 +121,8 @@ def open_data(
     are the classes), a Parquet file or a folder of them in the Hugging Face image convention, an `.npz` with
     `images` and maybe `labels`, a name (`digits`, `glyphs:train`, `glyphs:test`, `cifar10:ROOT`, also
     `cifar10:ROOT:test`; `idx:FOLDER` and `idx:FOLDER:test` for files like MNIST's; to open a folder that has
-    such a name write `./digits`), tar files in webdataset's convention, or from Python an array
+    such a name write `./digits`), tar files in webdataset's convention, `hf:FOLDER` that `Dataset.save_to_disk`
+    wrote, or from Python a `datasets.Dataset`, an array
     (n, h, w), (n, h, w, c) or (n, c, h, w), alone, as (array, labels) or as an `.npy` file, a list of PIL images,
     a torch `Dataset` of images or (image, label), or data already opened.
 
@@ -123,9 +134,12 @@ def open_data(
     A packed folder (`nearfar pack`), local or at a URL that fsspec opens, is read when it is used, and so are
     images of more than `scan_bytes` encoded bytes: unusable rows go to the quarantine list then.
 
-    Everything else is decoded once when it is opened (`data/lazy.py`). Unusable instances (truncated, of
-    another format, empty, unreadable) are put on the quarantine list, which goes to `quarantine` as CSV; when
-    their share exceeds `max_bad_share`, or nothing is left, opening fails.
+    Files of images and sounds are decoded once when they are opened, to find the unusable ones (`data/lazy.py`).
+    Unusable instances (truncated, of another format, empty, unreadable) are put on the quarantine list, which
+    goes to `quarantine` as CSV; when their share exceeds `max_bad_share`, or nothing is left, opening fails.
+
+    Tables, text, pairs and graphs are read into memory. Of pairs at most a twentieth of the rows may be
+    unusable.
 
     The result is the `DataSet` of the modality: `Images`, `Recordings`, `Texts`, `Vectors` and so on.
 
@@ -169,6 +183,8 @@ def _locate(spec: Spec, labels: Any, columns: Columns) -> Located:
         return _locate_name(os.fspath(spec), columns)
     if isinstance(spec, torch.utils.data.DataLoader):
         spec = spec.dataset
+    if is_datasets_object(spec):
+        return _locate_arrow(data_of_object(spec), columns)
     if hasattr(spec, "__arrow_c_stream__"):  # a frame of pandas or polars; neither is imported
         name = type(spec).__name__
         located = _locate_arrays(name, _modality_of_axes(2), lambda: tables.frame(spec, name, columns.label))
@@ -215,6 +231,8 @@ def _locate_name(spec: str, columns: Columns = NO_COLUMNS) -> Located:
             return _locate_named(data, modality, columns)
     if is_url(spec):
         return _locate_url(spec, columns)
+    if spec.startswith(PREFIX):
+        return _locate_arrow(data_of_folder(spec), columns)
     path = Path(spec)
     try:
         owner = next((modality for modality in MODALITIES.values() if modality.reader.claims(spec)), None)
@@ -292,6 +310,7 @@ def _locate_folder(spec: str, columns: Columns) -> Located:
         return _locate_tars(spec, listing.tars, listing.unread)
     suffixes = ", ".join(suffix for modality in (first, *rest) for suffix in modality.reader.suffixes)
     hints = [modality.reader.folder_hint(spec, names) for modality in MODALITIES.values()]
+    hints.append(saved_hint(spec, names))
     raise UserError(
         f"data {spec!r}: the folder holds no {first.unit} "
         f"({ignored_files(listing.ignored()) or 'no files'}); "
@@ -332,6 +351,23 @@ def _locate_parquet(
     return replace(located, by_columns=columns.image is None)
 
 
+def _locate_arrow(data: ArrowData, columns: Columns) -> Located:
+    """By the column of instances; without one, a table of numbers."""
+    columns.check(data.table.column_names, data.name)
+    content = data.content(columns)
+    if content is not None:
+        source = ArrowRows(data, content[0], columns)
+        return replace(_locate_source(source, data.name, content[1]), by_columns=True)
+
+    def read() -> Arrays:
+        table = data.table if data.rows is None else data.table.take(data.rows)
+        label = data.label(columns)
+        given = label if label in table.column_names else None
+        return tables.columns_as_rows(table, data.name, data.name, given, data.class_names(label))
+
+    return replace(_locate_arrays(data.name, _modality_of_axes(2), read), by_columns=True)
+
+
 def _locate_file(path: Path, spec: str, columns: Columns) -> Located:
     suffix = path.suffix.lower()
     if suffix == ".parquet":
@@ -352,6 +388,8 @@ def _locate_file(path: Path, spec: str, columns: Columns) -> Located:
         if suffix in modality.reader.suffixes:
             listing = Listing(modality.reader.suffixes, [_entry(path)])
             return _locate_source(Folder(str(path.parent), listing), spec, modality)
+    if any(suffix in modality.reader.unread for modality in MODALITIES.values()):
+        raise UserError(f"data {spec!r} cannot be opened: {reason_to_ignore(path.name)}.")
     raise UserError(
         f"data {spec!r} are a file of an unknown kind ({suffix or 'no suffix'}); expected {EXPECTED}."
     )

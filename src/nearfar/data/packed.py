@@ -50,7 +50,7 @@ class PackManifest(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    format: Literal[1]
+    format: Literal[2]
     modality: str
     column: str
     source: str
@@ -69,10 +69,10 @@ class PackManifest(BaseModel):
 
     def written(self) -> str:
         body = self.model_dump()
-        return json.dumps({"packed": body, "sha256": _seal(body)}, indent=1)
+        return json.dumps({"packed": body, "sha256": _digest(body)}, indent=1)
 
 
-def _seal(body: Any) -> str:
+def _digest(body: Any) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
@@ -186,7 +186,7 @@ def read_manifest(file: RemoteFile, root: str) -> PackManifest:
         if file.size() > MAX_TEXT_BYTES:
             raise ValueError("it is too long")
         content = parse_json(file.read_all().decode())
-        if content["sha256"] != _seal(content["packed"]):
+        if content["sha256"] != _digest(content["packed"]):
             raise ValueError("its checksum does not match")
         return PackManifest(**content["packed"])
     except ValidationError as problem:

@@ -132,7 +132,9 @@ def _plan(
             if encoding == AUTO:
                 encoding = _default_encoding(contents, decoded.facts)
             sizes.append(len(_bytes(contents, raw, decoded.content, encoding, quality)))
-    encoding = encoding if encoding != AUTO else _default_encoding(contents, (0, 0, 3))
+    encoding = (
+        encoding if encoding != AUTO else _default_encoding(contents, contents.modality.reader.default_facts)
+    )
     mean = max(1.0, float(np.mean(sizes))) if sizes else 2**12
     rows = int(np.clip(2 ** round(np.log2(GROUP_BYTES / mean)), MIN_ROWS, MAX_ROWS))
     groups = max(1, round(SHARD_BYTES / (rows * mean)))
@@ -143,7 +145,7 @@ def _default_encoding(contents: PackContents, facts: Any) -> str:
     encodings = contents.modality.reader.encodings
     if not encodings:
         return SOURCE
-    return encodings[0] if facts[-1] == 3 else encodings[-1]
+    return encodings[0] if tuple(facts[2:]) == (3, 8) else encodings[-1]  # of images: colours of 8 bits
 
 
 def _bytes(contents: PackContents, raw: Any, content: Any, encoding: str, quality: int) -> bytes:
@@ -223,7 +225,7 @@ def _finish(out: Path, contents: PackContents, plan: Plan, shards: int, max_bad_
     labels = None if contents.labelled[0] is None else index.labels
     write_index(out / INDEX, index)
     manifest = PackManifest(
-        format=1,
+        format=2,
         modality=contents.modality.name,
         column=contents.modality.reader.columns[0],
         source=contents.name,

@@ -40,7 +40,7 @@ from nearfar.system.parquet_reading import (
 from nearfar.system.untrusted import parse_json
 
 # names of the label column in Hugging Face's data sets, in order of preference
-_LABELS = ("label", "labels", "fine_label", "cls", "class", "target")
+LABELS = ("label", "labels", "fine_label", "cls", "class", "target")
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,13 @@ class Parquet(AbstractSource):
         self._groups: RowGroups | None = None
         self._counts: list[int] = []
         first = columns_of(self._entries[0].file)
-        self.label = label or next((name for name in _LABELS if name in first), _LABELS[0])
+        self.label = label or next((name for name in LABELS if name in first), LABELS[0])
         classes: set[tuple[str, ...]] = set()
         for entry in self._entries:
             with open_parquet(entry.file) as file:
                 _check_content(file.schema_arrow, self.column, entry.path)
                 self._counts.append(_row_count(file, entry))
-                classes.add(_class_names(file.schema_arrow, self.label))
+                classes.add(schema_class_names(file.schema_arrow, self.label))
         if len(classes) > 1:
             raise UserError(
                 f"data {root!r}: the Parquet files disagree about the class names of `{self.label}`."
@@ -131,7 +131,7 @@ class Parquet(AbstractSource):
                 f"data {self.root!r}: some of the Parquet files have a `{self.label}` column and some have "
                 "not."
             )
-        values = [_label_values(column, self.root, self.label) for column in columns if column is not None]
+        values = [label_values(column, self.root, self.label) for column in columns if column is not None]
         if len({part.dtype.kind == "U" for part in values}) > 1:
             raise UserError(
                 f"data {self.root!r}: `{self.label}` holds class numbers in some of the Parquet files and "
@@ -145,9 +145,9 @@ class Parquet(AbstractSource):
         groups = {}
         for name in _group_columns([entry.file for entry in self._entries], {self.column, self.label}):
             parts = [_column(entry.file, name) for entry in self._entries]
-            if any(part.null_count or _is_long_text(part) for part in parts):
+            if any(part.null_count or is_long_text(part) for part in parts):
                 continue
-            values = [_label_values(part, self.root, name) for part in parts]
+            values = [label_values(part, self.root, name) for part in parts]
             if len({part.dtype.kind == "U" for part in values}) == 1:  # else it differs between files
                 numbers = np.unique(np.concatenate(values), return_inverse=True)[1]
                 groups[name] = numbers.astype(np.int64)[rows]
@@ -235,13 +235,13 @@ def columns_of(file: RemoteFile) -> list[str]:
 
 
 def _check_content(schema: Any, column: str, path: str) -> None:
-    for name in (column, *_LABELS):
+    for name in (column, *LABELS):
         if schema.names.count(name) > 1:
             raise UserError(f"{path!r} has {schema.names.count(name)} columns called `{name}`; expected one.")
     content_leaf(schema, column, path)
 
 
-def _class_names(schema: Any, label: str) -> tuple[str, ...]:
+def schema_class_names(schema: Any, label: str) -> tuple[str, ...]:
     """The names of a ClassLabel feature; () when the metadata have none or make no sense."""
     try:
         metadata = parse_json((schema.metadata or {})[b"huggingface"].decode())
@@ -315,24 +315,24 @@ def _group_columns(files: Sequence[RemoteFile], excluded: set[str]) -> list[str]
         with open_parquet(at) as file:
             names = file.schema_arrow.names
             fields = [file.schema_arrow.field(name) for name in names if names.count(name) == 1]
-        names_here = {field.name for field in fields if _is_group_type(field.type)}
+        names_here = {field.name for field in fields if is_group_type(field.type)}
         common = names_here if common is None else common & names_here
     return sorted((common or set()) - excluded)
 
 
-def _is_group_type(kind: Any) -> bool:
+def is_group_type(kind: Any) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def _is_long_text(column: Any) -> bool:
+def is_long_text(column: Any) -> bool:
     """Whether a column holds texts that are too long to name groups."""
     text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     return text and longest_text(column) > LONGEST_LABEL
 
 
-def _label_values(column: Any, root: str, name: str) -> np.ndarray:
+def label_values(column: Any, root: str, name: str) -> np.ndarray:
     """Labels as an array; missing ones are -1, which `class_numbers` knows."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)

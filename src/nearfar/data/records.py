@@ -21,7 +21,7 @@ from nearfar.system.files import append_line, replace_file, write_atomic
 from nearfar.system.parquet_reading import read_table_file
 from nearfar.system.untrusted import arrow_path, read_text
 
-VERSION = b"2"
+VERSION = b"3"
 CELL_BYTES = 64  # of a cell as a Python object
 MAX_QUARANTINE_BYTES = 2**27
 DIGEST_BYTES = 2**16  # of each end of a file, in its digest
@@ -37,7 +37,7 @@ class Record:
     nbytes: int  # of the decoded content
 
 
-Result = Record | str  # or the reason why an instance is not usable
+ItemResult = Record | str  # or the reason why an instance is not usable
 
 
 def record_file(folder: Path, stamp: str, modality: str, options: Mapping[str, Any]) -> Path:
@@ -47,7 +47,7 @@ def record_file(folder: Path, stamp: str, modality: str, options: Mapping[str, A
     return folder / f"scan-{name}.parquet"
 
 
-def read_records(file: Path) -> list[Result] | None:
+def read_records(file: Path) -> list[ItemResult] | None:
     """The result for every instance of the source; None where there is no complete file."""
     if not file.exists():
         return None
@@ -68,7 +68,7 @@ def read_records(file: Path) -> list[Result] | None:
     ]
 
 
-def write_records(file: Path, results: Sequence[Result]) -> None:
+def write_records(file: Path, results: Sequence[ItemResult]) -> None:
     """Stores the result of a check, if the folder can be written."""
     rows = [
         (None, None, None, result)

@@ -73,7 +73,7 @@ class Stream:
         """Whole batches in an epoch; the rest of its order is not visited."""
         return len(self._data) // self._batch_size
 
-    def index(self, step: int) -> tuple[int, Int64[np.ndarray, "image"]]:
+    def index(self, step: int) -> tuple[int, Int64[np.ndarray, "instance"]]:
         """(epoch, this rank's row numbers) of a global step."""
         epoch, place = divmod(step, self.steps_per_epoch)
         rows = self._order(epoch)[place * self._batch_size : (place + 1) * self._batch_size]

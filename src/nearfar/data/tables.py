@@ -1,5 +1,5 @@
-"""Arrays in files: tables of numbers (CSV, and Parquet without a column of images or sound; a column `label`
-holds classes) and .npz."""
+"""Arrays in files: tables of numbers and categories (CSV, and Parquet without a column of images or sound; a
+column `label` holds classes) and .npz."""
 
 import json
 from collections.abc import Iterable
@@ -19,6 +19,7 @@ from nearfar.system.untrusted import check_data_file, column_names, npz_arrays, 
 
 SUFFIXES = (".csv",)
 LABEL = "label"
+MAX_LEVELS = 1000  # of a category
 
 
 def table(path: Path, name: str, label: str | None = None) -> Arrays:
@@ -38,10 +39,13 @@ def frame(data: Any, name: str, label: str | None = None) -> Arrays:
     return columns_as_rows(columns.drop_columns(index), name, name, label)
 
 
-def columns_as_rows(columns: pa.Table, name: str, file: str, label: str | None) -> Arrays:
-    """The columns of numbers side by side; a column of anything else is an error."""
+def columns_as_rows(
+    columns: pa.Table, name: str, file: str, label: str | None, classes: tuple[str, ...] = ()
+) -> Arrays:
+    """The columns of numbers and categories (words) side by side; a column of anything else is an error."""
     names = column_names(columns, name)
     numbers: list[np.ndarray] = []
+    levels: list[tuple[str, ...]] = []
     labelled: Labels = (None, ())
     if not columns.num_rows:
         raise UserError(f"data {name!r}: the table holds no rows of numbers.")
@@ -49,39 +53,65 @@ def columns_as_rows(columns: pa.Table, name: str, file: str, label: str | None) 
         raise UserError(f"label_column was {label!r}; the columns of {name} are {', '.join(names[:20])}.")
     for column in names:
         if column == (label or LABEL):
-            labelled = _labels(columns.column(column), name, column)
+            labelled = _labels(columns.column(column), name, column, classes)
             continue
         kind = columns.schema.field(column).type
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-            encoded = ", ".join(
-                f"`{key}`" for modality in MODALITIES.values() for key in modality.reader.columns
-            )
-            raise UserError(
-                f"data {name!r}: the column `{column}` is {kind}; expected columns of numbers with classes "
-                f"in `label`, or encoded instances in a column {encoded}."
-            )
         if columns.column(column).null_count:
             raise UserError(
                 f"data {name!r}: {columns.column(column).null_count} rows have nothing in column {column!r}; "
                 "fill or drop them."
             )
+        if _is_category(kind):
+            codes, level_names = _categories(columns.column(column), name, column)
+            numbers.append(codes)
+            levels.append(level_names)
+            continue
+        levels.append(())
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+            encoded = ", ".join(
+                f"`{key}`" for modality in MODALITIES.values() for key in modality.reader.columns
+            )
+            raise UserError(
+                f"data {name!r}: the column `{column}` is {kind}; expected columns of numbers or words with "
+                f"classes in `label`, or encoded instances in a column {encoded}."
+            )
         numbers.append(columns.column(column).cast(pa.float64()).to_numpy())
     if not numbers:
         raise UserError(f"data {name!r}: the table holds no rows of numbers.")
     rows = np.stack(numbers, axis=1)
-    return Arrays(rows, labelled, tuple(f"{file}#{row}" for row in range(len(rows))))
+    paths = tuple(f"{file}#{row}" for row in range(len(rows)))
+    return Arrays(rows, labelled, paths, tuple(levels) if any(levels) else ())
 
 
-def _labels(column: Any, name: str, title: str) -> Labels:
+def _is_category(kind: Any) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _categories(column: Any, name: str, title: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The number of each row's level, and the levels in sorted order."""
+    texts = text_labels(column.cast(pa.large_string()), f"data {name!r}", title)
+    level_names, codes = np.unique(texts, return_inverse=True)
+    if len(level_names) > min(MAX_LEVELS, max(2, len(codes) // 2)):
+        raise UserError(
+            f"data {name!r}: the column `{title}` has {len(level_names):,} different words in {len(codes):,} rows; "
+            f"expected categories, at most {MAX_LEVELS:,} and each in two rows on average. Drop the column, or "
+            "name it label_column."
+        )
+    return codes.astype(np.float64), tuple(map(str, level_names))
+
+
+def _labels(column: Any, name: str, title: str, classes: tuple[str, ...]) -> Labels:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if column.null_count:
         raise UserError(
             f"data {name!r}: {column.null_count} rows have no `{title}`; give every row one, or none."
         )
-    text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    text = _is_category(column.type)
+    column = column.cast(pa.large_string()) if text else column
     values = text_labels(column, f"data {name!r}", title) if text else np.asarray(column.to_numpy())
-    return class_numbers(values, f"data {name!r}")
+    return class_numbers(values, f"data {name!r}", classes)
 
 
 def npz(path: Path, name: str, keys: Iterable[str]) -> tuple[str, Arrays]:

@@ -177,4 +177,6 @@ def _number(member: _Member) -> int:
     except UserError:
         raise
     except (Unusable, ValueError):
-        raise UserError(f"{member.file.path!r}: {member.name} is not a class number as text.") from None
+        raise UserError(
+            f"{member.file.path!r}: {member.name} must contain a whole number (the class)."
+        ) from None

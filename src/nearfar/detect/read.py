@@ -33,7 +33,7 @@ from nearfar.system.untrusted import (
 )
 
 ScenesAndClasses = tuple[list[Scene], tuple[str, ...]]  # class names may be empty
-Objects = list[dict[str, Any]]  # of one picture, under the keys below
+AnnotatedObjects = list[dict[str, Any]]  # of one picture, under the keys below
 MAX_ANNOTATION_BYTES = 2**30  # COCO's own have 0.4 GiB
 ANNOTATIONS, IMAGES = "Annotations", "JPEGImages"  # folders of Pascal VOC
 MAX_VOC_BYTES = 1 << 20  # of an annotation: VOC's have a few kilobytes
@@ -81,7 +81,7 @@ def _table(file: Path) -> Any:
     return read_table_file(file, columns or names, _CELL_BYTES)
 
 
-def _objects(objects: Any, location: str) -> Objects:
+def _objects(objects: Any, location: str) -> AnnotatedObjects:
     """Returns one mapping per object, from parallel lists or from a list of mappings."""
     if isinstance(objects, Mapping):
         lists = {_KEYS[key]: list(values) for key, values in objects.items() if key in _KEYS and values}
@@ -125,7 +125,7 @@ def from_json(path: Path, images: Path) -> ScenesAndClasses:
             annotations_file["categories"],
         )
         number = {one["id"]: place for place, one in enumerate(categories)}
-        by_image: dict[Any, Objects] = {one["id"]: [] for one in pictures}
+        by_image: dict[Any, AnnotatedObjects] = {one["id"]: [] for one in pictures}
         for one in annotations:
             fields = {_KEYS[key]: value for key, value in one.items() if key in _KEYS}
             by_image[one["image_id"]].append({**fields, "category": number[one["category_id"]]})
@@ -160,7 +160,7 @@ def _pixels(raw: Any, location: str) -> np.ndarray:
 
 def _scenes(
     pictures: Sequence[tuple[str, np.ndarray]],
-    objects_by_image: Sequence[Objects],
+    objects_by_image: Sequence[AnnotatedObjects],
     names: tuple[str, ...],
     file: str,
 ) -> ScenesAndClasses:
@@ -189,7 +189,7 @@ def _scenes(
     return scenes, names
 
 
-def _scene(pixels: np.ndarray, objects: Objects, location: str) -> Scene:
+def _scene(pixels: np.ndarray, objects: AnnotatedObjects, location: str) -> Scene:
     """Builds one scene. Objects without an area are skipped, as in COCO's own tools."""
     height, width = pixels.shape[:2]
     boxes = _numbers([one.get("bbox") for one in objects], 4, f"{location}: bbox")
@@ -280,7 +280,7 @@ def from_voc(path: Path) -> ScenesAndClasses:
     return _scenes(pictures, objects, (), str(path))
 
 
-def _voc_objects(file: Path) -> Objects:
+def _voc_objects(file: Path) -> AnnotatedObjects:
     try:
         text = read_bytes(file, MAX_VOC_BYTES)
         if b"<!" in text:

@@ -38,7 +38,7 @@ from nearfar.system.untrusted import read_json
 from nearfar.train.display import Display
 
 Task = Literal["boxes", "masks", "keypoints"]
-Head = Literal["fpn", "c4"]
+DetectorHead = Literal["fpn", "c4"]
 FILE = "detection.json"
 
 
@@ -50,7 +50,7 @@ class DetectorSchedule:
     """
 
     task: Task = "boxes"
-    head: Head = "fpn"
+    head: DetectorHead = "fpn"
     epochs: int = 8
     batch_size: int = 4
     lr: float = 1e-3
@@ -62,7 +62,7 @@ class DetectorSchedule:
     def __post_init__(self) -> None:
         if self.task not in get_args(Task):
             raise UserError(f"--task was {self.task!r}; expected {', '.join(get_args(Task))}")
-        if self.head not in get_args(Head) or (self.head == "c4" and self.task != "boxes"):
+        if self.head not in get_args(DetectorHead) or (self.head == "c4" and self.task != "boxes"):
             raise UserError(
                 f"--head was {self.head!r} with --task {self.task}; expected fpn, or c4 for boxes"
             )

@@ -5,7 +5,7 @@ gradients of a weight's copies add up to the gradient of the sum of all ranks' l
 average of the gradients over ranks (`Strategy.average_gradients`, once per step) is the gradient of one loss.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +31,23 @@ class RankRows(Rows):
     @property
     def block(self) -> int:
         return max(self.sizes)
+
+    def pass_on(self, *tensors: Tensor) -> Callable[[], tuple[Tensor, ...]]:
+        ranks = len(self.sizes)
+        received = tuple(torch.empty_like(tensor) for tensor in tensors)
+        transfers = []
+        for tag, (tensor, target) in enumerate(zip(tensors, received, strict=True)):
+            for start, buffer, peer in ((dist.isend, tensor, 1), (dist.irecv, target, -1)):
+                rank = (self.rank + peer) % ranks
+                transfers.append(dist.P2POp(start, buffer, rank, self._group(buffer), tag))
+        requests = dist.batch_isend_irecv(transfers)
+
+        def wait() -> tuple[Tensor, ...]:
+            for request in requests:
+                request.wait()
+            return received
+
+        return wait
 
     def concatenate(self, rows: Tensor) -> Tensor:
         """The rows of all ranks."""

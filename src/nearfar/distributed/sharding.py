@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractEncoders
+from nearfar.core.networks import is_list_of_blocks
 from nearfar.errors import UserError
-
-_LISTS = (nn.Sequential, nn.ModuleList)
 
 
 def shard(encoders: nn.Module, world: int, device: torch.device) -> None:
@@ -73,21 +72,14 @@ def units(module: nn.Module, is_block: bool = False) -> Iterator[nn.Module]:
     if next(module.parameters(), None) is None or isinstance(module, nn.Embedding):
         return  # an embedding table is also read without being called (mlm contrasts with its rows)
     has_weights = next(module.parameters(recurse=False), None) is not None
-    has_blocks = any(_is_list_of_blocks(part) for part in module.modules())
+    has_blocks = any(is_list_of_blocks(part) for part in module.modules())
     if (has_weights or is_block) and not has_blocks:
         yield module
         return
     for child in module.children():
-        yield from units(child, isinstance(module, _LISTS))
+        yield from units(child, isinstance(module, (nn.Sequential, nn.ModuleList)))
     if has_weights:
         yield module
-
-
-def _is_list_of_blocks(module: nn.Module) -> bool:
-    return isinstance(module, _LISTS) and any(
-        next(entry.children(), None) is not None and next(entry.parameters(), None) is not None
-        for entry in module
-    )
 
 
 def is_sharded(tensor: Tensor) -> bool:

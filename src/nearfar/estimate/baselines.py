@@ -1,17 +1,28 @@
 """Baselines of mutual information: Gaussian (canonical correlations) and KSG (nearest neighbours)."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from jaxtyping import Float
 from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist
 from scipy.special import digamma
 
-from nearfar.estimate.samples import Array, whitening
+from nearfar.estimate.samples import Array, SamplePair, whitening
+from nearfar.estimate.settings import KSG_NEIGHBOURS, MAX_DENSE_ROWS, MAX_TREE_COLUMNS, MAX_TREE_ROWS
 
-NEIGHBOURS = 5
-MAX_TREE_COLUMNS = 10  # beyond, a search tree visits nearly all pairs
-MAX_DENSE_ROWS = 3000  # for all pairs,
-MAX_TREE_ROWS = 30_000  # and for a tree, to keep baselines cheap
+
+@dataclass(frozen=True)
+class References:
+    """The number of columns of either side, and what KSG says about them."""
+
+    columns: tuple[int, int] = (1, 1)
+    ksg: float = 0.0
+
+    @staticmethod
+    def of(pair: SamplePair, seed: int) -> "References":
+        columns = pair.x.shape[1], pair.y.shape[1]
+        return References(columns, max(0.0, ksg_information(pair.x, pair.y, seed)))
 
 
 def gaussian_information(x: Array, y: Array) -> float:
@@ -27,7 +38,7 @@ def gaussian_information(x: Array, y: Array) -> float:
     return float(max(0.0, nats - x_white.shape[1] * y_white.shape[1] / (2 * len(x))))
 
 
-def ksg_information(x: Array, y: Array, seed: int = 0, neighbours: int = NEIGHBOURS) -> float:
+def ksg_information(x: Array, y: Array, seed: int = 0, neighbours: int = KSG_NEIGHBOURS) -> float:
     """psi(k) + psi(n) - <psi(n_x + 1) + psi(n_y + 1)>, the first estimator of Kraskov et al. (2004).
 
     n_x and n_y count the points that are strictly nearer in x or in y than the k-th neighbour in both.

@@ -23,6 +23,7 @@ from nearfar.estimate.measure import (
     independent_arrangements,
     measure_bound,
 )
+from nearfar.estimate.settings import MIN_EFFECTIVE_SAMPLES, MINE_MOMENTUM, POOLED_NEGATIVES
 from nearfar.parts import bounds
 from nearfar.parts.bounds import (
     NWJ,
@@ -37,10 +38,7 @@ from nearfar.parts.bounds import (
 )
 
 Contrast = Literal["batch", "independent"]
-POOLED_NEGATIVES = 7  # per anchor, for bounds with one sum over all anchors
-MINE_MOMENTUM = 0.99
 ESTIMATES = ("infonce", "ml-cpc", "alpha-cpc", "nwj", "tuba", "dv", "mine", "smile", "uba", "barber-agakov")
-MIN_EFFECTIVE_SAMPLES = 20  # anchors, and keys, that must carry the mean of e^f
 
 
 @dataclass(frozen=True)
@@ -84,8 +82,7 @@ def candidate_bounds(
         if isinstance(candidate, BarberAgakov):
             raise UserError(
                 "bound was a BarberAgakov object, which needs a conditional density log q(y | x), and "
-                "critics are "
-                "log ratios; the name barber-agakov fits a density and counts the entropy"
+                "critics are log ratios; the name barber-agakov fits a density and counts the entropy"
             )
         sampling = arrange(candidate, negatives, samples, 0, torch.device("cpu"))[0].sampling
         if candidate.certificate(sampling).status == "objective only":

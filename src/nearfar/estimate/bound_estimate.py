@@ -47,10 +47,9 @@ from nearfar.estimate.ratios import SideMap, fit_stack
 from nearfar.estimate.result import AtLeast
 from nearfar.estimate.rows import RowCheck, Split, blocks
 from nearfar.estimate.samples import Array, CanonicalMap, ColumnEncoding, Kinds, Scaling
+from nearfar.estimate.settings import MAX_TRAINING_ROWS_SCORED, NETWORK_CHUNK
 from nearfar.parts.bounds import InfoNCE
 
-MAX_TRAINING_ROWS_SCORED = 4096  # to measure optimism
-CHUNK = 256  # rows scored at a time
 POSITION_ADVICE = "it knows which rows belong together without reading them; give a critic of the rows alone"
 
 Scorer = Callable[[np.ndarray], Tensor]  # from rows to the scores of all their pairs
@@ -213,7 +212,7 @@ def _fit_network(
         request.training,
         seed,
     )
-    positional = knows_positions(network.cross, *inputs(split.validation[:CHUNK]))
+    positional = knows_positions(network.cross, *inputs(split.validation[:NETWORK_CHUNK]))
     return lambda rows: _score_pairs(network, *inputs(rows)), positional
 
 
@@ -225,7 +224,7 @@ def _training_blocks(train: np.ndarray, size: int) -> list[np.ndarray]:
 
 @torch.no_grad()
 def _score_pairs(network: InitialisedCritic, x: Tensor, y: Tensor) -> Tensor:
-    return torch.cat([network.cross(part, y) for part in x.split(CHUNK)])
+    return torch.cat([network.cross(part, y) for part in x.split(NETWORK_CHUNK)])
 
 
 def bound_interval(

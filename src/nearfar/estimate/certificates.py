@@ -10,29 +10,21 @@ import torch
 from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import START, at
 from nearfar.core.types import Certificate
-from nearfar.estimate.bound_choice import (
-    MIN_EFFECTIVE_SAMPLES,
-    Contrast,
-    FoldScores,
-    arrange,
-    effective_samples,
-)
+from nearfar.estimate.bound_choice import Contrast, FoldScores, arrange, effective_samples
 from nearfar.estimate.measure import BoundValue, average_of_draws
 from nearfar.estimate.rows import RowCheck
 from nearfar.estimate.samples import Scaling
+from nearfar.estimate.settings import MIN_EFFECTIVE_SAMPLES, NEAR_CEILING
 from nearfar.parts import bounds
 from nearfar.parts.bounds import NWJ, TUBA, AlphaCPC, MultiLabelCPC
 
-NEAR_CEILING = 0.8  # share of the ceiling from which an estimate may be limited by it
 NORMAL = (
     "the mean over folds is taken as normal (central limit theorem of cross-validation, Bayle et al. 2020)"
 )
 BEST = (
     "the best estimate, no bound: the mean log ratio of unseen rows plus the measured loss from fitting to "
-    "few rows; "
-    "the coverage of its interval was measured on problems of known information, not proven; at_least is the "
-    "proven "
-    "number"
+    "few rows; the coverage of its interval was measured on problems of known information, not proven; "
+    "at_least is the proven number"
 )
 
 
@@ -117,8 +109,7 @@ def ceiling_warnings(high: float, ceiling: float | None) -> list[str]:
         return []
     return [
         f"the estimate is near its ceiling of {ceiling:.2f} nats, so the information may be higher; more "
-        "samples "
-        "raise the ceiling, and so does bound=ml-cpc"
+        "samples raise the ceiling, and so does bound=ml-cpc"
     ]
 
 
@@ -134,8 +125,7 @@ def bound_warnings(
     if min(sizes, default=math.inf) < MIN_EFFECTIVE_SAMPLES:
         warnings.append(
             f"the mean of e^f rests on {min(sizes):.1f} effective anchors of a fold, too few to know its "
-            "expectation: "
-            "the value is unreliable; use bound=infonce or more samples"
+            "expectation: the value is unreliable; use bound=infonce or more samples"
         )
     if total.nats + 3 * total.error < 0:
         warnings.append("the estimate is clearly below zero: the critic is misleading and the value useless")

@@ -17,12 +17,11 @@ from scipy.stats import norm
 from nearfar.core.types import Certificate
 from nearfar.errors import UserError
 from nearfar.estimate.columns import as_columns
-from nearfar.estimate.crossfit import FittedFold, fit_fold, pointwise_values
-from nearfar.estimate.interval import MIN_SPREAD, UNFITTED, References, best_estimate, reference_values
+from nearfar.estimate.crossfit import CrossFit, cross_fit, pointwise_values
+from nearfar.estimate.interval import UNFITTED, best_estimate
 from nearfar.estimate.result import NatsResult
-from nearfar.estimate.rows import group_numbers, split_folds
-from nearfar.estimate.samples import Discrete, SamplePair, check_pair, check_varies, gap_notes
-from nearfar.system.hardware import one_thread
+from nearfar.estimate.samples import Discrete, check_pair, check_varies, gap_notes
+from nearfar.estimate.settings import MIN_SPREAD
 
 CONDITION = (
     "a {} of best estimates, no bound: {}; its interval combines their errors row by row and what "
@@ -53,15 +52,6 @@ class Derived(NatsResult):
         )
 
 
-@dataclass(frozen=True)
-class CrossFit:
-    """The folds of one term of the chain rule."""
-
-    folds: list[FittedFold]
-    unit: np.ndarray
-    references: References
-
-
 def estimate_cmi(
     x: Any,
     y: Any,
@@ -70,6 +60,7 @@ def estimate_cmi(
     discrete: Discrete = "auto",
     groups: Any = None,
     folds: int = 5,
+    splits: int = 1,
     confidence: float = 0.9,
     seed: int = 0,
 ) -> Derived:
@@ -101,7 +92,7 @@ def estimate_cmi(
         kinds=(joint.kinds[0][width:], joint.kinds[1]),
         names=(joint.names[0][width:], joint.names[1]),
     )
-    terms = [cross_fit(pair, folds, seed) for pair in (joint, condition)]
+    terms = [cross_fit(pair, folds, seed, splits) for pair in (joint, condition)]
     return _combine(
         terms, (1.0, -1.0), len(joint.x), confidence, "difference", "I((x, z); y) - I(z; y)", joint.notes
     )
@@ -132,15 +123,21 @@ def total_correlation(
     if max(total.terms) > math.log(len(values)):
         warning = (
             f"the others have more than log n = {math.log(len(values)):.2f} nats about one column: it may be "
-            "a "
-            "function of them, and the total correlation infinite"
+            "a function of them, and the total correlation infinite"
         )
         return replace(total, warnings=(*total.warnings, warning))
     return total
 
 
 def pointwise_mi(
-    x: Any, y: Any, *, discrete: Discrete = "auto", groups: Any = None, folds: int = 5, seed: int = 0
+    x: Any,
+    y: Any,
+    *,
+    discrete: Discrete = "auto",
+    groups: Any = None,
+    folds: int = 5,
+    splits: int = 1,
+    seed: int = 0,
 ) -> Float[np.ndarray, "sample"]:
     """log p(x, y) / (p(x) p(y)) at every row, in nats, by ratios not fitted to it.
 
@@ -148,19 +145,8 @@ def pointwise_mi(
     """
     pair = check_pair(x, y, discrete, groups)
     values = np.full(len(as_columns(x, "x").values), np.nan)
-    values[pair.rows] = pointwise_values(cross_fit(pair, folds, seed).folds, len(pair.x))
+    values[pair.rows] = pointwise_values(cross_fit(pair, folds, seed, splits))
     return values
-
-
-def cross_fit(pair: SamplePair, folds: int, seed: int) -> CrossFit:
-    """The folds of I(x; y), and what other estimators say."""
-    unit = group_numbers(pair.groups, len(pair.x))
-    with one_thread():
-        fitted = [
-            fit_fold(pair.x, pair.y, pair.kinds, split, unit, seed + k)
-            for k, split in enumerate(split_folds(unit, folds, seed))
-        ]
-    return CrossFit(fitted, unit, reference_values(pair, seed))
 
 
 def _concatenate(
@@ -187,8 +173,8 @@ def _combine(
     notes: tuple[str, ...],
 ) -> Derived:
     """The signed sum of the best estimates of all terms."""
-    best = [best_estimate(term.folds, term.unit, confidence, term.references) for term in terms]
-    values = [pointwise_values(term.folds, rows) for term in terms]
+    best = [best_estimate(term, confidence) for term in terms]
+    values = [pointwise_values(term) for term in terms]
     unit = terms[0].unit
     total = sum(sign * value for sign, value in zip(signs, values, strict=True))
     per_unit = np.bincount(unit, total) / np.bincount(unit)

@@ -13,10 +13,9 @@ import torch
 from jaxtyping import Bool, Float
 
 from nearfar.errors import UserError
+from nearfar.estimate.settings import MAX_EXACT, MIN_NUMERIC_SHARE
 from nearfar.system.extras import need
 
-MIN_NUMERIC_SHARE = 0.5  # of the cells: from this share on a column is numeric and other cells are mistakes
-MAX_EXACT = 2.0**53  # float64 holds every whole number up to here
 GAP_WORDS = ("", "na", "n/a", "nan", "null", "none")
 NUMERIC_KINDS = "biuf"  # numpy dtype kinds
 
@@ -173,9 +172,8 @@ def _as_numbers(
         row = int(wrong[0])
         line = "" if first_line is None else f" (line {row + first_line})"
         raise UserError(
-            f"{label_text} holds {cells[row]!r} at row {row}{line}, which is not a number although at least half "
-            "of "
-            "the column is; leave it empty if it is a gap"
+            f"{label_text} holds {cells[row]!r} at row {row}{line}, which is not a number although at least "
+            "half of the column is; leave it empty if it is a gap"
         )
     values = np.array([np.nan if number is None else number for number in numbers], dtype=float)
     return _check_distinguishable(values, column, label_text), ()
@@ -187,9 +185,8 @@ def _check_distinguishable(numbers: np.ndarray, column: np.ndarray, label_text: 
         different = np.flatnonzero(column != column[0])
         if len(different):
             raise UserError(
-                f"{label_text} holds {column[0]} and {column[different[0]]}, which are one number in float64, as "
-                "all "
-                "of the column is; subtract what they share, or give them as words"
+                f"{label_text} holds {column[0]} and {column[different[0]]}, which are one number in "
+                "float64, as all of the column is; subtract what they share, or give them as words"
             )
     return numbers
 

@@ -6,6 +6,7 @@ from.
 """
 
 import math
+import numbers
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,25 +15,30 @@ from jaxtyping import Float, Int
 from scipy.special import logsumexp
 from scipy.stats import norm
 
+from nearfar.errors import UserError
+from nearfar.estimate.baselines import References
 from nearfar.estimate.bound_choice import effective_samples
 from nearfar.estimate.measure import expected_variance
 from nearfar.estimate.ratios import Ratio, SideMap, SideRows, Stack, fit_stack
-from nearfar.estimate.rows import Split, blocks
-from nearfar.estimate.samples import Array, Kinds
+from nearfar.estimate.rows import Split, blocks, group_numbers, split_folds
+from nearfar.estimate.samples import Array, Kinds, SamplePair
+from nearfar.estimate.settings import (
+    CALIBRATION_RANGE,
+    CLEARLY_DEPENDENT,
+    FOLD_BLOCK,
+    FOLD_VARIANCE,
+    HALF_FIT_BLOCKS,
+    LARGE_FOLD_BLOCK,
+    MAX_FOLD_BLOCKS,
+    MIN_BIN_COUNT,
+    MIN_NORMALISER_SAMPLES,
+    SCORED_CHUNK,
+    SMALL_BLOCK,
+    SPLIT_SEED_STEP,
+)
+from nearfar.system.hardware import one_thread
 
-BLOCK = 512  # rows contrasted with one another: a ceiling of log 512 = 6.2 nats,
-LARGE_BLOCK = 2048  # and more where training rows come near it
-MAX_BLOCKS = 8  # per fold,
-HALF_FIT_BLOCKS = 2  # and for the stack fitted to half of the rows
-NEAR_CEILING = 0.6  # share of its ceiling from which a block is too small
-CHUNK = 10_000  # rows scored at a time
-
-FOLD_VARIANCE = 2.0  # variance of a mean over folds under independence, relative to independent folds
-CLEAR_ERRORS = 5.0  # standard errors above zero from which x and y are clearly dependent
-MIN_EFFECTIVE_SAMPLES = 10.0  # anchors and keys that must carry the mean of r
-
-EDGES = np.linspace(-5.0, 8.0, 27)  # bins of log ratios for calibration
-MIN_BIN_COUNT = 20
+EDGES = np.linspace(*CALIBRATION_RANGE)  # of bins of log ratios
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,40 @@ class FittedFold:
         return float(np.mean([block.log_mean for block in self.blocks]))
 
 
+@dataclass(frozen=True)
+class CrossFit:
+    """The folds of one or more random splits of the rows. Every row is unseen once in every split."""
+
+    splits: list[list[FittedFold]]
+    unit: Int[np.ndarray, "row"]  # group of every row
+    references: References
+
+    @property
+    def folds(self) -> list[FittedFold]:
+        """Of the first split, which claims and tests are about."""
+        return self.splits[0]
+
+    @property
+    def units(self) -> int:
+        return int(self.unit.max()) + 1
+
+
+def cross_fit(pair: SamplePair, folds: int, seed: int, splits: int = 1) -> CrossFit:
+    """Fits the folds of `splits` random splits."""
+    if not isinstance(splits, numbers.Integral) or splits < 1:
+        raise UserError(f"splits was {splits!r}; it must be a whole number from 1")
+    unit = group_numbers(pair.groups, len(pair.x))
+    with one_thread():
+        fitted = [
+            [
+                fit_fold(pair.x, pair.y, pair.kinds, split, unit, split_seed + k)
+                for k, split in enumerate(split_folds(unit, folds, split_seed))
+            ]
+            for split_seed in range(seed, seed + splits * SPLIT_SEED_STEP, SPLIT_SEED_STEP)
+        ]
+    return CrossFit(fitted, unit, References.of(pair, seed))
+
+
 def fit_fold(x: Array, y: Array, kinds: Kinds, split: Split, unit: np.ndarray, seed: int) -> FittedFold:
     """Fits the stack of a fold and evaluates it on the fold's unseen rows."""
     train_rows = split.rest
@@ -89,9 +129,9 @@ def fit_fold(x: Array, y: Array, kinds: Kinds, split: Split, unit: np.ndarray, s
 
     train = sides(train_rows)
     stack = fit_stack(*train, seed, unit[train_rows])
-    learned = float(score_rows(stack, *sides(train_rows[:CHUNK])).mean())
-    size = LARGE_BLOCK if learned > NEAR_CEILING * math.log(BLOCK) else BLOCK
-    draws = [[sides(rows) for rows in blocks(draw, size)[:MAX_BLOCKS]] for draw in split.draws]
+    learned = float(score_rows(stack, *sides(train_rows[:SCORED_CHUNK])).mean())
+    size = LARGE_FOLD_BLOCK if learned > SMALL_BLOCK * math.log(FOLD_BLOCK) else FOLD_BLOCK
+    draws = [[sides(rows) for rows in blocks(draw, size)[:MAX_FOLD_BLOCKS]] for draw in split.draws]
     statistics = [[block_statistics(stack.cross(*pair)) for pair in draw] for draw in draws]
     unseen = sides(split.unseen)
     value = score_rows(stack, *unseen)
@@ -126,7 +166,7 @@ def _level_change(
     ceiling InfoNCE shows no difference, and the levels are taken as equal.
     """
     pairs, full_fit = pairs[:HALF_FIT_BLOCKS], full_fit[:HALF_FIT_BLOCKS]
-    if any(block.bound.mean() > NEAR_CEILING * math.log(len(block.log_ratio)) for block in full_fit):
+    if any(block.bound.mean() > SMALL_BLOCK * math.log(len(block.log_ratio)) for block in full_fit):
         return 0.0
     level = np.mean([block.log_ratio.mean() - block.bound.mean() for block in full_fit])
     return float(level - np.mean([_row_level(half_fit.cross(*pair)) for pair in pairs]))
@@ -147,7 +187,7 @@ def _mean_over_draws(draws: list[list[np.ndarray]]) -> Float[np.ndarray, "unit"]
 
 def score_rows(ratio: Ratio, x: SideRows, y: SideRows) -> Float[np.ndarray, "row"]:
     """log r of every row, in chunks."""
-    parts = [np.arange(a, min(a + CHUNK, len(x))) for a in range(0, len(x), CHUNK)]
+    parts = [np.arange(a, min(a + SCORED_CHUNK, len(x))) for a in range(0, len(x), SCORED_CHUNK)]
     return np.concatenate([ratio.pairs(x[part], y[part]) for part in parts])
 
 
@@ -214,7 +254,7 @@ def infonce_value(folds: list[FittedFold]) -> tuple[float, float]:
     value = float(np.mean([fold.bound.mean() for fold in folds]))
     variance = float((terms**2).sum()) / (len(terms) - len(folds))
     error = math.sqrt(max(variance, mean_expected_variance(folds)) / len(terms))
-    return value, error if value > CLEAR_ERRORS * error else error * math.sqrt(FOLD_VARIANCE)
+    return value, error if value > CLEARLY_DEPENDENT * error else error * math.sqrt(FOLD_VARIANCE)
 
 
 def mean_weights(folds: list[FittedFold]) -> dict[str, float]:
@@ -226,11 +266,11 @@ def mean_weights(folds: list[FittedFold]) -> dict[str, float]:
     return dict(sorted(total.items(), key=lambda item: -item[1]))
 
 
-def pointwise_values(folds: list[FittedFold], rows: int) -> Float[np.ndarray, "row"]:
-    """log p(x, y) / (p(x) p(y)) at every row, by the stack that did not see it."""
-    values = np.empty(rows)
-    for fold in folds:
-        values[fold.rows] = fold.value - normaliser(fold)
+def pointwise_values(fit: CrossFit) -> Float[np.ndarray, "row"]:
+    """log p(x, y) / (p(x) p(y)) at every row, by stacks that did not see it; mean over splits."""
+    values = np.zeros(len(fit.unit))
+    for fold in (fold for folds in fit.splits for fold in folds):
+        values[fold.rows] += (fold.value - normaliser(fold)) / len(fit.splits)
     return values
 
 
@@ -249,5 +289,5 @@ def calibration(folds: list[FittedFold]) -> list[tuple[float, float]]:
 
 def normaliser(fold: FittedFold) -> float:
     """log of the mean of r under independence, if enough pairs carry it; else 0, as the ratio claims."""
-    minimum = min(MIN_EFFECTIVE_SAMPLES, fold.block_size / 3)
+    minimum = min(MIN_NORMALISER_SAMPLES, fold.block_size / 3)
     return fold.log_mean if min(block.effective for block in fold.blocks) >= minimum else 0.0

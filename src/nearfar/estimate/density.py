@@ -20,8 +20,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
+from nearfar.estimate.settings import MAX_NOISE
 
-MAX_NOISE = 2e10  # numbers
 Partition = Literal["learned", "zero"]
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -81,8 +81,7 @@ def fit_density(
     if not isinstance(model, nn.Module) or not isinstance(noise, NoiseDistribution):
         raise UserError(
             f"model was {type(model).__name__} and noise {type(noise).__name__}; a torch module and "
-            "something with "
-            "sample and log_prob, such as a torch distribution, are needed"
+            "something with sample and log_prob, such as a torch distribution, are needed"
         )
     with torch.random.fork_rng(devices=[data.device] if data.is_cuda else []):
         torch.manual_seed(seed)

@@ -20,23 +20,24 @@ from nearfar.estimate.columns import stack_samples
 from nearfar.estimate.ratios import Ratio, SideMap, fit_stack
 from nearfar.estimate.result import AtLeast, NatsResult
 from nearfar.estimate.rows import RowCheck, is_dependent, split_folds
-from nearfar.estimate.samples import MIN_SAMPLES, discrete_columns, gap_notes
+from nearfar.estimate.samples import discrete_columns, gap_notes
+from nearfar.estimate.settings import (
+    LONG_TAIL,
+    MAX_DIVERGENCE_RATIO,
+    MAX_OUTSIDE,
+    MIN_EFFECTIVE_SAMPLES,
+    MIN_SAMPLES,
+    MIN_SPREAD,
+    TINY,
+)
 from nearfar.system.hardware import one_thread
 
-MAX_OUTSIDE = 0.1  # share of p's rows outside the range of q
 OUTSIDE = (
     "{:.0%} of the rows of p lie outside the range of q: if q cannot be there the divergence is infinite, "
     "and no "
     "sample shows how large it is otherwise; only at_least holds"
 )
 DEPENDENT = "rows of {} are copies of one another, or follow their neighbours as in a time series"
-LONG_TAIL = (
-    1.5  # factor of the interval: e^f has a long tail, and the fitted ratio is less extreme than the true one
-)
-TINY = 1e-12
-MAX_LOG_RATIO = 12.0  # a mean of larger exponentials cannot be observed
-MIN_SPREAD = 0.002  # nats
-MIN_EFFECTIVE_SAMPLES = 20
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def tail_gain(z: np.ndarray, of_p: np.ndarray, of_q: np.ndarray, f: np.ndarray) 
         log_p = norm.logpdf(column, a.mean(), a.std() + TINY)
         log_ratio = log_p - norm.logpdf(column, b.mean(), b.std() + TINY)
         outside = (column < b.min()) | (column > b.max())
-        gain = np.maximum(gain, np.where(outside, np.minimum(log_ratio, MAX_LOG_RATIO) - f, 0.0))
+        gain = np.maximum(gain, np.where(outside, np.minimum(log_ratio, MAX_DIVERGENCE_RATIO) - f, 0.0))
     return gain
 
 
@@ -145,7 +146,7 @@ def _fit_fold(
 
     def log_ratio(ratio: Ratio) -> np.ndarray:
         of_p, of_q = (ratio.pairs(rows, map_label(np.full((len(unseen), 1), value))) for value in (1.0, 0.0))
-        return np.clip(of_p - of_q, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+        return np.clip(of_p - of_q, -MAX_DIVERGENCE_RATIO, MAX_DIVERGENCE_RATIO)
 
     f = log_ratio(stack)
     numeric, from_p = z[:, ~kinds], label[train_rows, 0] == 1

@@ -14,6 +14,7 @@ from nearfar.core.abstract import AbstractBound, AbstractCritic
 from nearfar.core.schedules import START
 from nearfar.core.scores import paired_scores
 from nearfar.errors import UserError
+from nearfar.estimate.settings import MAX_VALIDATION_BLOCK, MIN_FIRST_GUESS
 from nearfar.parts.critics import Bilinear, Hybrid, Joint, Separable
 
 FirstGuess = Literal["nothing", "gaussian", "table"]
@@ -21,13 +22,11 @@ MakeCritic = Callable[[tuple[int, int]], AbstractCritic]  # from the widths of x
 NetworkType = TypeVar("NetworkType", bound=nn.Module)
 BatchType = TypeVar("BatchType")
 CRITICS: dict[str, MakeCritic] = {
-    "separable": lambda dim: Separable(hidden=128, layers=3, activation="silu", dim=dim, silent=True),
-    "joint": lambda dim: Joint(hidden=128, activation="silu", dim=dim, silent=True),
-    "hybrid": lambda dim: Hybrid(hidden=128, activation="silu", dim=dim, silent=True),
-    "bilinear": lambda dim: Bilinear(dim=dim, silent=True),
+    "separable": lambda dim: Separable(hidden=128, layers=3, activation="silu", dim=dim, starts_at_zero=True),
+    "joint": lambda dim: Joint(hidden=128, activation="silu", dim=dim, starts_at_zero=True),
+    "hybrid": lambda dim: Hybrid(hidden=128, activation="silu", dim=dim, starts_at_zero=True),
+    "bilinear": lambda dim: Bilinear(dim=dim, starts_at_zero=True),
 }
-MIN_RATIO = 0.02  # of probabilities in the table's first guess, so that its logarithm is finite
-MAX_BLOCK = 2048  # validation rows contrasted with one another
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,7 @@ class CriticTraining:
         if not self.lr > 0 or not self.weight_decay >= 0 or not 0 < self.average <= 1:
             raise UserError(
                 f"training's lr, weight_decay and average were {self.lr}, {self.weight_decay} and "
-                f"{self.average}; "
-                "they must be above 0, at least 0, and in (0, 1]"
+                f"{self.average}; they must be above 0, at least 0, and in (0, 1]"
             )
 
 
@@ -90,7 +88,7 @@ class InitialisedCritic(nn.Module):
             product = (x * (self.r / (1 - self.r.square()))) @ y.T
             return product + self._side_term(x)[:, None] + self._side_term(y)[None, :] + correction
         if self.first_guess == "table":
-            return (1 + (x * self.r) @ y.T).clamp_min(MIN_RATIO).log() + correction
+            return (1 + (x * self.r) @ y.T).clamp_min(MIN_FIRST_GUESS).log() + correction
         return correction
 
 
@@ -201,7 +199,7 @@ def value_on(
 ) -> float:
     """The objective on unseen samples, mean over equal blocks; -inf if it is not finite."""
     x, y = sample
-    blocks = math.ceil(len(x) / MAX_BLOCK)
+    blocks = math.ceil(len(x) / MAX_VALIDATION_BLOCK)
     values = [objective(network.cross(a, b)) for a, b in zip(x.chunk(blocks), y.chunk(blocks), strict=True)]
     value = float(torch.stack(values).mean())
     return value if math.isfinite(value) else -math.inf

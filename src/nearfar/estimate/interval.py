@@ -16,40 +16,22 @@ calibration.json, whose `statement` says what 90 % means.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 from scipy.stats import chi2, norm
 
-from nearfar.estimate.baselines import ksg_information
-from nearfar.estimate.crossfit import FOLD_VARIANCE, FittedFold, mean_expected_variance, normaliser
-from nearfar.estimate.samples import SamplePair
+from nearfar.estimate.baselines import References
+from nearfar.estimate.crossfit import CrossFit, FittedFold, mean_expected_variance, normaliser
+from nearfar.estimate.settings import CLEARLY_ABOVE_ZERO, FOLD_VARIANCE, MAX_UNSEEN_LEVELS, MIN_SPREAD
 
-MAX_UNSEEN_LEVELS = 0.9  # share of rows with unseen levels from which extrapolation stops
-CLEAR_ERRORS = 3.0  # standard errors above zero from which the interval treats folds as independent
-MIN_SPREAD = 0.002  # nats
-WIDTHS = {"1 column": 1, "2 to 9": 9, "10 to 99": 99, "100 and more": math.inf}  # columns of the wider side
 UNFITTED = (
     "no model could be fitted to these columns, so their information is unknown: the estimate is no evidence "
-    "of "
-    "independence, and there is no interval; give fewer columns or levels, or more rows"
+    "of independence, and there is no interval; give fewer columns or levels, or more rows"
 )
-
-
-@dataclass(frozen=True)
-class References:
-    """The number of columns of either side, and what KSG says about them."""
-
-    columns: tuple[int, int] = (1, 1)
-    ksg: float = 0.0
-
-
-def reference_values(pair: SamplePair, seed: int) -> References:
-    """KSG of the columns."""
-    columns = pair.x.shape[1], pair.y.shape[1]
-    return References(columns, max(0.0, ksg_information(pair.x, pair.y, seed)))
 
 
 @dataclass(frozen=True)
@@ -57,14 +39,21 @@ class FoldSummary:
     """The folds together, in nats except `unseen_levels`, `units` and `columns`."""
 
     held_out: float
-    error: float  # standard error of `held_out`
+    error: float  # standard error of `held_out`, the spread over splits included
     curve: float  # loss with half the rows to learn from
     fit: float  # gain of rows by being learned from
     unseen_levels: float  # share of rows with a level that training did not see
     units: int  # independent rows
     model_based: bool  # too few pairs carry the normaliser: the ratio's own is used
-    references: References = References()
+    references: References
     fitted: bool = True  # whether any ratio could be fitted in every fold
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> "FoldSummary":
+        """Of `asdict`, and of what else a record holds."""
+        values = {field.name: record[field.name] for field in fields(FoldSummary)}
+        columns, ksg = values["references"]["columns"], values["references"]["ksg"]
+        return FoldSummary(**{**values, "references": References(tuple(columns), ksg)})
 
 
 @dataclass(frozen=True)
@@ -103,32 +92,28 @@ class Signs:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Coefficients of the signs, and factors of the interval by width and confidence (calibration.json)."""
+    """Coefficients of the signs, and factors of the interval by confidence (calibration.json)."""
 
     below: Mapping[str, float]
     above: Mapping[str, float]
     confidences: tuple[float, ...]
-    factors: Mapping[str, tuple[float, ...]]  # of `below` and `above`, by the width of the wider side
+    factors: tuple[float, ...]  # of `below` and `above`
 
-    def factor(self, columns: tuple[int, int], confidence: float) -> float:
+    def factor(self, confidence: float) -> float:
         """Linear in the normal quantile between the calibrated confidences, proportional to it outside them."""
-        width = next(name for name, most in WIDTHS.items() if max(columns) <= most)
-        known = norm.ppf((1 + np.array(self.confidences)) / 2)
-        z, factors = float(norm.ppf((1 + confidence) / 2)), np.array(self.factors[width])
-        if z <= known[0] or z >= known[-1]:
-            nearest = 0 if z <= known[0] else -1
-            return float(factors[nearest] * z / known[nearest])
-        return float(np.interp(z, known, factors))
+        quantiles = norm.ppf((1 + np.array(self.confidences)) / 2)
+        z = float(norm.ppf((1 + confidence) / 2))
+        if z <= quantiles[0] or z >= quantiles[-1]:
+            nearest = 0 if z <= quantiles[0] else -1
+            return float(self.factors[nearest] * z / quantiles[nearest])
+        return float(np.interp(z, quantiles, self.factors))
 
 
 @cache
 def calibration_table() -> Calibration:
-    text = files("nearfar.estimate").joinpath("calibration.json").read_text()
-    table = json.loads(text)
+    stored = json.loads(files("nearfar.estimate").joinpath("calibration.json").read_text())
     return Calibration(
-        **{name: table[name] for name in ("below", "above")},
-        confidences=tuple(table["confidences"]),
-        factors={width: tuple(factors) for width, factors in table["factors"].items()},
+        stored["below"], stored["above"], tuple(stored["confidences"]), tuple(stored["factors"])
     )
 
 
@@ -144,44 +129,49 @@ class BestEstimate:
     learning: Mapping[str, float]  # mean log ratio: of training rows, of unseen rows, with half the rows
 
 
-def best_estimate(
-    folds: list[FittedFold], unit: np.ndarray, confidence: float, references: References
-) -> BestEstimate:
-    return estimate_from(summarise_folds(folds, int(unit.max()) + 1, references), confidence)
+def best_estimate(fit: CrossFit, confidence: float) -> BestEstimate:
+    return estimate_from(summarise(fit), confidence)
 
 
-def summarise_folds(folds: list[FittedFold], units: int, references: References) -> FoldSummary:
-    rows = sum(len(fold.value) for fold in folds)
+def summarise(fit: CrossFit) -> FoldSummary:
+    """Means over all folds of all splits."""
+    values, errors = np.transpose([_held_out(folds, fit.units) for folds in fit.splits])
+    held_out = float(values.mean())
+    between = float(values.var(ddof=1)) / len(values) if len(values) > 1 else 0.0
+    error = math.sqrt(float((errors**2).mean()) + between)
+    folds = [fold for split in fit.splits for fold in split]
+    return FoldSummary(
+        held_out=held_out,
+        error=error * (1.0 if held_out > CLEARLY_ABOVE_ZERO * error else math.sqrt(FOLD_VARIANCE)),
+        curve=max(0.0, float(np.mean([fold.step for fold in folds]))),
+        fit=max(0.0, float(np.mean([fold.learned - fold.value.mean() for fold in folds]))),
+        unseen_levels=float(np.mean([fold.unseen_levels for fold in folds])),
+        units=fit.units,
+        model_based=any(normaliser(fold) == 0.0 and fold.log_mean != 0.0 for fold in folds),
+        references=fit.references,
+        fitted=all(fold.stack.candidates for fold in folds),
+    )
+
+
+def _held_out(folds: list[FittedFold], units: int) -> tuple[float, float]:
+    """Mean log ratio of the unseen rows of one split, and its standard error."""
     levels = [normaliser(fold) for fold in folds]
     total = sum(fold.value.sum() - level * len(fold.value) for fold, level in zip(folds, levels, strict=True))
-    held_out = total / rows
+    held_out = total / sum(len(fold.value) for fold in folds)
     error = _standard_error(folds, levels, units)
     # a few pairs can move the normaliser far; InfoNCE has one per row, and a higher value is nearer
     infonce = float(np.mean([fold.bound.mean() for fold in folds]))
     if infonce > held_out:
         terms = np.concatenate([fold.bound - fold.bound.mean() for fold in folds])
         held_out, error = infonce, float(terms.std()) / math.sqrt(units)
-    error = max(error, math.sqrt(mean_expected_variance(folds) / units))
-    return FoldSummary(
-        held_out=float(held_out),
-        error=error * (1.0 if held_out > CLEAR_ERRORS * error else math.sqrt(FOLD_VARIANCE)),
-        curve=max(0.0, sum(fold.step for fold in folds) / len(folds)),
-        fit=max(0.0, sum(fold.learned - float(fold.value.mean()) for fold in folds) / len(folds)),
-        unseen_levels=float(np.mean([fold.unseen_levels for fold in folds])),
-        units=units,
-        model_based=any(
-            level == 0.0 and fold.log_mean != 0.0 for fold, level in zip(folds, levels, strict=True)
-        ),
-        references=references,
-        fitted=all(fold.stack.candidates for fold in folds),
-    )
+    return held_out, max(error, math.sqrt(mean_expected_variance(folds) / units))
 
 
 def estimate_from(summary: FoldSummary, confidence: float, table: Calibration | None = None) -> BestEstimate:
     table = table or calibration_table()
     signs = Signs.of(summary)
     nats = summary.held_out + signs.learning
-    factor = table.factor(summary.references.columns, confidence)
+    factor = table.factor(confidence)
     down = factor * math.hypot(signs.weighted(table.below), MIN_SPREAD)
     # a row of an unseen level may tell anything from 0 to log n nats
     unseen = summary.unseen_levels * math.log(summary.units) / 2

@@ -34,20 +34,20 @@ from torch import Tensor
 
 from nearfar.core.types import NegativeSampling
 from nearfar.estimate.result import AtLeast, certificate_json
+from nearfar.estimate.settings import (
+    LABEL_CONFIDENCE,
+    LABEL_JACKKNIFE_GROUPS,
+    LABEL_TOLERANCE,
+    MAX_ITERATIONS,
+    UNIFORM_SHARES,
+)
 from nearfar.parts.bounds import InfoNCE
 from nearfar.parts.bounds.claims import certify, not_covered
 
-JACKKNIFE_GROUPS = 50  # of rows, left out in turn
-CONFIDENCE = 0.95  # of the one-sided limit
-UNIFORM_SHARES = (0.1, 0.01, 0.001)  # of the uniform distribution in q
-MAX_ITERATIONS = 100  # for p; a handful is enough
-TOLERANCE = 1e-6  # of log K; the remaining gap is subtracted, so that the limit holds however early it stops
 CONDITION = (
     "the classifier is a probability q(y | x) of labels, so that E[log q(y | x) / p(y)] is at most I (Barber "
-    "& Agakov "
-    "2003), and its lower limit is that of a test martingale for the least favourable p(y), which holds for "
-    "any number of "
-    "rows and any distribution of them (Waudby-Smith & Ramdas 2024)"
+    "& Agakov 2003), and its lower limit is that of a test martingale for the least favourable p(y), which "
+    "holds for any number of rows and any distribution of them (Waudby-Smith & Ramdas 2024)"
 )
 
 
@@ -68,7 +68,7 @@ def label_information(
     labels: Int[Tensor, "row"],
     *,
     held_out: bool | None = True,
-    confidence: float = CONFIDENCE,
+    confidence: float = LABEL_CONFIDENCE,
     left_out: int = 0,
     dependent: str = "",
 ) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def label_information(
     rows = len(labels)
     if rows < 2:
         raise ValueError(f"information about a label of {rows} rows; it takes at least two")
-    groups = min(JACKKNIFE_GROUPS, rows)
+    groups = min(LABEL_JACKKNIFE_GROUPS, rows)
     group = torch.randperm(rows, generator=torch.Generator().manual_seed(0)) % groups
     jackknife = torch.tensor(
         [infonce_of_labels(scores, labels, group != g) for g in range(groups)], dtype=torch.float64
@@ -127,7 +127,7 @@ def lower_limit(scores: Float[Tensor, "row class"], labels: Int[Tensor, "row"], 
     low, high = 0.0, math.log(scores.shape[1])
     if not is_rejected(low, scores, labels, confidence):
         return 0.0
-    while high - low > TOLERANCE * high:
+    while high - low > LABEL_TOLERANCE * high:
         middle = (low + high) / 2
         low, high = (middle, high) if is_rejected(middle, scores, labels, confidence) else (low, middle)
     return low
@@ -178,7 +178,7 @@ def log_wealth(
         weight = torch.zeros_like(p).index_add_(1, labels, 1 / u)
         slope = -share * weight / p
         value, gap = u.log().sum(1), (slope * p).sum(1) - slope.min(1).values
-        if gap.max() < TOLERANCE:
+        if gap.max() < LABEL_TOLERANCE:
             break
         p = weight / weight.sum(1, keepdim=True)
     return value - gap

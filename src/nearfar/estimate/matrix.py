@@ -8,11 +8,11 @@ Screening compares four kinds of models of a pair by their evidence, all pairs a
                       n c² exceeds 2 log n: the leading term of the information of a weak dependence
     grid              2, 4, … 32 bins of equal frequency on either side; a Dirichlet prior around independence
 
-The evidence of a grid with counts N, margins p and q, and concentration A is the Pólya likelihood
+The evidence of a grid with counts N, margins p and q, and concentration A is the Pólya likelihood P(N, A p q), with
 
-    Σ_ij [log Γ(N_ij + A p_i q_j) - log Γ(A p_i q_j) - N_ij log p_i q_j] - log Γ(n + A) + log Γ(A),
+    log P(N, a) = Σ_k [log Γ(N_k + a_k) - log Γ(a_k)] - log Γ(Σ N + Σ a) + log Γ(Σ a),
 
-relative to independence. A pair for which independence has the largest evidence has 0 nats. p-values are those of
+relative to independence, under which rows and columns have such likelihoods of their own: P(N p, A p) P(N q, A q). A pair for which independence has the largest evidence has 0 nats. p-values are those of
 G-tests on the grids of 2, 4 and 8 bins (Bonferroni over the three), corrected for all pairs (Holm 1979).
 """
 
@@ -32,18 +32,19 @@ from nearfar.errors import UserError
 from nearfar.estimate.columns import ColumnTable, as_columns
 from nearfar.estimate.mi import estimate_mi
 from nearfar.estimate.samples import discrete_columns
+from nearfar.estimate.settings import (
+    CELL_CONCENTRATION,
+    MAX_DEGREE,
+    MAX_WEAK,
+    MIN_COLUMN_ROWS,
+    MIN_EXPECTED,
+    PAIR_BLOCK,
+    REFINED,
+    SCREENING_BINS,
+    TESTED_BINS,
+)
 from nearfar.estimate.table import columns_by_name
 from nearfar.system.extras import need
-
-BINS = 32
-MIN_ROWS = 20
-MIN_EXPECTED = 5  # rows per cell of a grid, for the chi-squared law of its G statistic
-TESTED_BINS = (2, 4, 8)
-CELL_CONCENTRATION = 0.5  # of the Dirichlet prior, per cell (Jeffreys)
-BLOCK = 32  # columns on either side of a block of pairs: 32² pairs of 32² counts in float64 are 8 MB
-REFINED = 64  # pairs
-MAX_DEGREE = 4  # of Hermite polynomials
-MAX_WEAK = 0.3  # Σ c² up to which its half is close to the information
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,9 +110,9 @@ def mi_matrix(
 ) -> MiMatrix:
     """Mutual information of all pairs of columns in nats.
 
-    All pairs are screened in one pass. The `refine` pairs with the most nats are then estimated by
-    `estimate_mi` with `options`, in `workers` processes (default: one per core). Rows with a gap in either
-    column of a pair are left out of that pair. `discrete`: which columns are categories, as in `estimate_mi`.
+    All pairs are screened in one pass. `refine` pairs are then estimated by `estimate_mi` with `options`, in
+    `workers` processes (default: one per core): half of them those with the most nats, half those whose
+    dependence is least certain. Rows with a gap in either column of a pair are left out of that pair. `discrete`: which columns are categories, as in `estimate_mi`.
     """
     if refine < 0:
         raise UserError(f"refine was {refine}; expected a whole number from 0")
@@ -123,10 +124,9 @@ def mi_matrix(
     values = data.values[:, usable]
     is_category = data.words[usable] | _categories(values, discrete)
     row, column = np.triu_indices(len(names), 1)
-    nats, p_value = screen(values, is_category)
-    order = np.argsort(-nats, kind="stable")
+    nats, p_value, evidence = screen(values, is_category)
     refined = np.zeros(len(nats), dtype=bool)
-    refined_pairs = [pair for pair in order[:refine] if nats[pair] > 0]
+    refined_pairs = worth_refining(nats, evidence, refine)
     samples = [
         (values[:, row[pair]], values[:, column[pair]], is_category[[row[pair], column[pair]]])
         for pair in refined_pairs
@@ -145,14 +145,26 @@ def mi_matrix(
     )
 
 
+def worth_refining(
+    nats: Float[np.ndarray, "pair"], evidence: Float[np.ndarray, "pair"], count: int
+) -> list[int]:
+    """At most `count` pairs with more than 0 nats: half of them the strongest, half those with the least
+    evidence, where the screening errs most often."""
+    dependent = np.flatnonzero(nats > 0)
+    strongest = dependent[np.argsort(-nats[dependent], kind="stable")][: -(-count // 2)]
+    others = np.setdiff1d(dependent, strongest)
+    uncertain = others[np.argsort(evidence[others], kind="stable")][: count - len(strongest)]
+    return [*strongest.tolist(), *uncertain.tolist()]
+
+
 def _usable(data: ColumnTable) -> tuple[list[int], dict[str, str]]:
     """The columns that vary and have rows enough, and the reasons of the others."""
     usable, left_out = [], {}
     for column, name in enumerate(data.names):
         present = data.values[~np.isnan(data.values[:, column]), column]
-        if len(present) < MIN_ROWS:
+        if len(present) < MIN_COLUMN_ROWS:
             left_out[name] = (
-                f"{len(present)} of {len(data.values)} rows have a value; at least {MIN_ROWS} needed"
+                f"{len(present)} of {len(data.values)} rows have a value; at least {MIN_COLUMN_ROWS} needed"
             )
         elif not np.isfinite(present).all():
             left_out[name] = "it has infinite values"
@@ -191,47 +203,51 @@ def refined_nats(x: np.ndarray, y: np.ndarray, is_category: np.ndarray, options:
 
 def screen(
     values: Float[np.ndarray, "sample column"], is_category: Bool[np.ndarray, "column"]
-) -> tuple[Float[np.ndarray, "pair"], Float[np.ndarray, "pair"]]:
-    """Nats and uncorrected p-values of all pairs of columns, in the order of `np.triu_indices`. Gaps are NaN."""
+) -> tuple[Float[np.ndarray, "pair"], Float[np.ndarray, "pair"], Float[np.ndarray, "pair"]]:
+    """Nats, uncorrected p-values, and log evidence for dependence of all pairs of columns, in the order of
+    `np.triu_indices`. Gaps are NaN."""
     codes = np.stack([bin_codes(values[:, k], is_category[k]) for k in range(values.shape[1])], axis=1)
     scores = np.stack([normal_scores(values[:, k]) for k in range(values.shape[1])], axis=1)
     count = values.shape[1]
-    nats, p_value = np.zeros((count, count)), np.ones((count, count))
-    blocks = [slice(start, start + BLOCK) for start in range(0, count, BLOCK)]
+    nats, p_value, evidence = np.zeros((count, count)), np.ones((count, count)), np.zeros((count, count))
+    blocks = [slice(start, start + PAIR_BLOCK) for start in range(0, count, PAIR_BLOCK)]
     for first, second in combinations_with_replacement(blocks, 2):
         counts = _pair_counts(codes[:, first], codes[:, second])
         block, p_value[first, second] = _grid_models(counts)
         is_numeric = ~(is_category[first, None] | is_category[None, second])
         smooth = _smooth_models(scores[:, first], scores[:, second])
-        nats[first, second] = _best([block, *((np.where(is_numeric, e, -np.inf), v) for e, v in smooth)])
+        models = [block, *((np.where(is_numeric, e, -np.inf), v) for e, v in smooth)]
+        evidence[first, second], nats[first, second] = _best(models)
     pairs = np.triu_indices(count, 1)
-    return nats[pairs], p_value[pairs]
+    return nats[pairs], p_value[pairs], evidence[pairs]
 
 
-Model = tuple[Float[np.ndarray, "first second"], Float[np.ndarray, "first second"]]  # evidence, nats
+ModelScores = tuple[Float[np.ndarray, "first second"], Float[np.ndarray, "first second"]]  # evidence, nats
 
 
-def _best(models: Sequence[Model]) -> Float[np.ndarray, "first second"]:
-    """The nats of the model with the largest evidence; 0 where independence has it."""
-    evidence, nats = np.zeros_like(models[0][0]), np.zeros_like(models[0][0])
-    for model_evidence, model_nats in models:
+def _best(models: Sequence[ModelScores]) -> ModelScores:
+    """The largest evidence and the nats of its model; 0 nats where independence has a larger one."""
+    evidence, nats = models[0]
+    for model_evidence, model_nats in models[1:]:
         nats = np.where(model_evidence > evidence, model_nats, nats)
         evidence = np.maximum(evidence, model_evidence)
-    return np.maximum(nats, 0.0)
+    return evidence, np.where(evidence > 0, np.maximum(nats, 0.0), 0.0)
 
 
 def bin_codes(column: Float[np.ndarray, "sample"], is_category: bool) -> Int64[np.ndarray, "sample"]:
-    """Bins of equal frequency from 0 to `BINS` - 1, or categories by falling frequency; -1 for a gap. Equal
+    """Bins of equal frequency from 0 to `SCREENING_BINS` - 1, or categories by falling frequency; -1 for a gap. Equal
     values share a bin."""
     codes = np.full(len(column), -1, dtype=np.int64)
     present = ~np.isnan(column)
     if is_category:
         _, inverse, frequency = np.unique(column[present], return_inverse=True, return_counts=True)
         place = np.argsort(np.argsort(-frequency, kind="stable"))
-        codes[present] = np.minimum(place, BINS - 1)[inverse] * BINS // min(len(place), BINS)
+        codes[present] = (
+            np.minimum(place, SCREENING_BINS - 1)[inverse] * SCREENING_BINS // min(len(place), SCREENING_BINS)
+        )
     else:
         rank = (rankdata(column[present], "average") - 0.5) / present.sum()
-        codes[present] = np.floor(BINS * rank).astype(np.int64)
+        codes[present] = np.floor(SCREENING_BINS * rank).astype(np.int64)
     return codes
 
 
@@ -248,17 +264,17 @@ def _pair_counts(
 ) -> Float[np.ndarray, "first second bin bin"]:
     """How often each pair of bins occurs. float32 is exact up to 2^24 rows."""
     counts = _indicators(first).T @ _indicators(second)
-    shape = first.shape[1], BINS, second.shape[1], BINS
+    shape = first.shape[1], SCREENING_BINS, second.shape[1], SCREENING_BINS
     return counts.reshape(shape).transpose(0, 2, 1, 3).astype(np.float64)
 
 
 def _indicators(codes: Int64[np.ndarray, "sample column"]) -> Float[np.ndarray, "sample column*bin"]:
-    return (codes[:, :, None] == np.arange(BINS)).astype(np.float32).reshape(len(codes), -1)
+    return (codes[:, :, None] == np.arange(SCREENING_BINS)).astype(np.float32).reshape(len(codes), -1)
 
 
 def _grid_models(
     counts: Float[np.ndarray, "first second bin bin"],
-) -> tuple[Model, Float[np.ndarray, "first second"]]:
+) -> tuple[ModelScores, Float[np.ndarray, "first second"]]:
     """The grid with the largest evidence for each pair, and the p-value of the G-tests."""
     shape = counts.shape[:2]
     evidence, nats, smallest_p = np.full(shape, -np.inf), np.zeros(shape), np.ones(shape)
@@ -274,7 +290,7 @@ def _grid_models(
 def _grids(
     counts: Float[np.ndarray, "first second bin bin"],
 ) -> Iterator[Float[np.ndarray, "first second a b"]]:
-    """All grids of 2, 4, … `BINS` bins on either side, by merging neighbouring bins."""
+    """All grids of 2, 4, … `SCREENING_BINS` bins on either side, by merging neighbouring bins."""
     first = counts
     while first.shape[2] > 1:
         grid = first
@@ -290,6 +306,16 @@ def _expected(grid: Float[np.ndarray, "*pair a b"]) -> Float[np.ndarray, "*pair 
     return grid.sum(axis=-1, keepdims=True) * grid.sum(axis=-2, keepdims=True) / total
 
 
+def _log_polya(
+    counts: Float[np.ndarray, "*pair"], prior: Float[np.ndarray, "*pair"], axes: tuple[int, ...]
+) -> Any:
+    """Log of the Pólya likelihood of a sequence with these counts; cells without prior weight are left out."""
+    weight = np.where(prior > 0, prior, 1.0)
+    terms = np.where(prior > 0, gammaln(counts + weight) - gammaln(weight), 0.0).sum(axis=axes)
+    total, concentration = counts.sum(axis=axes), np.maximum(prior.sum(axis=axes), 1e-300)
+    return terms - gammaln(total + concentration) + gammaln(concentration)
+
+
 def polya_evidence(grid: Float[np.ndarray, "*pair a b"]) -> tuple[Any, Any]:
     """Log evidence of the grid relative to independence (see above), and the nats of the posterior mean."""
     total = grid.sum(axis=(-2, -1))
@@ -297,12 +323,11 @@ def polya_evidence(grid: Float[np.ndarray, "*pair a b"]) -> tuple[Any, Any]:
     possible = product > 0
     concentration = CELL_CONCENTRATION * possible.sum(axis=(-2, -1))
     prior = np.where(possible, concentration[..., None, None] * product, 1.0)
-    terms = gammaln(grid + prior) - gammaln(prior) - xlogy(grid, np.where(possible, product, 1.0))
-    evidence = (
-        np.where(possible, terms, 0.0).sum(axis=(-2, -1))
-        - gammaln(total + concentration)
-        + gammaln(concentration)
-    )
+    evidence = _log_polya(grid, np.where(possible, prior, 0.0), (-2, -1))
+    for axis in (-2, -1):
+        margin = grid.sum(axis=axis)
+        share = margin / np.maximum(total, 1.0)[..., None]
+        evidence = evidence - _log_polya(margin, concentration[..., None] * share, (-1,))
     posterior = np.where(possible, grid + prior, 0.0) / (total + concentration)[..., None, None]
     ratio = np.where(possible, posterior, 1.0) / np.where(possible, product, 1.0)
     return evidence, xlogy(posterior, ratio).sum(axis=(-2, -1))
@@ -322,7 +347,7 @@ def g_test(grid: Float[np.ndarray, "*pair a b"]) -> Float[np.ndarray, "*pair"]:
 
 def _smooth_models(
     first: Float[np.ndarray, "sample first"], second: Float[np.ndarray, "sample second"]
-) -> tuple[Model, Model]:
+) -> tuple[ModelScores, ModelScores]:
     """The Gaussian copula and the polynomials, of normal scores, over the rows where both columns have one."""
     rows = np.maximum((~np.isnan(first)).T.astype(float) @ (~np.isnan(second)).astype(float), 3.0)
     squares = np.stack(

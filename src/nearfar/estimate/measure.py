@@ -17,8 +17,7 @@ from torch import Tensor
 from nearfar.core.abstract import AbstractBound
 from nearfar.core.scores import Scores, paired_scores
 from nearfar.core.types import NegativeSampling
-
-JACKKNIFE_GROUPS = 10  # of samples, left out in turn
+from nearfar.estimate.settings import JACKKNIFE_GROUPS
 
 
 @dataclass(frozen=True)

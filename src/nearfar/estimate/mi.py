@@ -18,7 +18,6 @@ from functools import partial
 from types import FunctionType
 from typing import Any, get_args
 
-import numpy as np
 import torch
 from scipy.stats import t as student
 from torch import nn
@@ -31,22 +30,22 @@ from nearfar.estimate.bound_choice import Contrast
 from nearfar.estimate.bound_estimate import EstimateRequest, PartialEstimate, estimate_by_bound
 from nearfar.estimate.certificates import (
     BEST,
-    NEAR_CEILING,
     bound_certificate,
     describe_scaling,
     with_confidence,
     with_row_check,
 )
 from nearfar.estimate.crossfit import (
+    CrossFit,
     FittedFold,
     calibration,
-    fit_fold,
+    cross_fit,
     independence_p_value,
     infonce_value,
     mean_weights,
 )
 from nearfar.estimate.fit import CRITICS, CriticTraining, MakeCritic, redrawn_critic
-from nearfar.estimate.interval import UNFITTED, BestEstimate, References, best_estimate, reference_values
+from nearfar.estimate.interval import UNFITTED, BestEstimate, best_estimate
 from nearfar.estimate.prediction_bound import NAME as PREDICTION
 from nearfar.estimate.prediction_bound import estimate_by_prediction
 from nearfar.estimate.result import AtLeast, Estimate
@@ -59,12 +58,10 @@ from nearfar.estimate.samples import (
     check_pair,
     drop_shared_columns,
 )
+from nearfar.estimate.settings import NEAR_CEILING, ROUNDING, SHOWN_WEIGHTS
 from nearfar.parts import critics
 from nearfar.parts.bounds import InfoNCE
 from nearfar.system.hardware import one_thread
-
-ROUNDING = 1e-9  # nats
-SHOWN_WEIGHTS = 4  # ratios named in `critic`
 
 
 def estimate_mi(
@@ -78,6 +75,7 @@ def estimate_mi(
     discrete: Discrete = "auto",
     groups: Any = None,
     folds: int = 5,
+    splits: int = 1,
     confidence: float = 0.9,
     training: CriticTraining | None = None,
     baselines: bool = True,
@@ -101,6 +99,8 @@ def estimate_mi(
     groups: a label per row. Rows of one label depend on one another (a subject, a session); rows of different
         labels are assumed to be independent.
     folds, confidence, seed: cross-validation folds, confidence of the interval, seed of splits and fits.
+    splits: random splits into folds over which `nats` is averaged. Their spread enters the interval, and time grows
+        in proportion. `at_least` and `p_value` are those of the first.
     training: options of a network critic. baselines: whether KSG and a Gaussian are computed too.
     """
     start = time.perf_counter()
@@ -121,17 +121,14 @@ def estimate_mi(
         _usable_device(device),
         seed,
     )
-    splits = split_folds(unit, folds, seed)
-    with one_thread():
-        if bound == "auto" and make_critic is None and negatives == "batch":
-            fitted = [
-                fit_fold(pair.x, pair.y, pair.kinds, split, unit, seed + k) for k, split in enumerate(splits)
-            ]
-            partial = _estimate_by_ratios(fitted, unit, rows, request, reference_values(pair, seed))
-        elif bound == PREDICTION:
-            partial = estimate_by_prediction(pair.x, pair.y, request, splits, unit, rows)
-        else:
-            partial = estimate_by_bound(pair.x, pair.y, request, splits, unit, rows)
+    if bound == "auto" and make_critic is None and negatives == "batch":
+        partial = _estimate_by_ratios(cross_fit(pair, folds, seed, splits), rows, request)
+    else:
+        if splits != 1:
+            raise UserError(f"splits was {splits!r}; a bound or critic that is named is measured on 1 split")
+        estimate = estimate_by_prediction if bound == PREDICTION else estimate_by_bound
+        with one_thread():
+            partial = estimate(pair.x, pair.y, request, split_folds(unit, folds, seed), unit, rows)
     return Estimate(
         nats=partial.nats,
         interval=partial.interval,
@@ -154,23 +151,15 @@ def estimate_mi(
     )
 
 
-def _estimate_by_ratios(
-    folds: list[FittedFold],
-    unit: np.ndarray,
-    rows: RowCheck,
-    request: EstimateRequest,
-    references: References,
-) -> PartialEstimate:
+def _estimate_by_ratios(fit: CrossFit, rows: RowCheck, request: EstimateRequest) -> PartialEstimate:
     """The best estimate, and InfoNCE with the stack as critic for the lower limit."""
-    best = best_estimate(folds, unit, request.confidence, references)
-    units = int(unit.max()) + 1
-    grouped = units < len(unit)
+    best = best_estimate(fit, request.confidence)
+    folds, units = fit.folds, fit.units
+    grouped = units < len(fit.unit)
     claim = bound_certificate([InfoNCE()], "batch", min(fold.block_size for fold in folds), candidates=1)
     proven = with_row_check(claim, rows, grouped)
     value, error = infonce_value(folds)
-    low = value - float(student.ppf(request.one_sided, units - len(folds))) * error
-    # a constant critic leaves only rounding errors
-    low = low if low > ROUNDING else 0.0
+    low = infonce_limit(folds, request.one_sided)
     weights = [f"{name} {weight:.2f}" for name, weight in list(mean_weights(folds).items())[:SHOWN_WEIGHTS]]
     return PartialEstimate(
         nats=best.nats,
@@ -188,6 +177,15 @@ def _estimate_by_ratios(
     )
 
 
+def infonce_limit(folds: list[FittedFold], confidence: float) -> float:
+    """One-sided lower limit of the information, in nats."""
+    value, error = infonce_value(folds)
+    units = sum(len(fold.bound) for fold in folds)
+    low = value - float(student.ppf(confidence, units - len(folds))) * error
+    # a constant critic leaves only rounding errors
+    return low if low > ROUNDING else 0.0
+
+
 def _limit_warnings(best: BestEstimate, value: float, ceiling: float | None, units: int) -> list[str]:
     """Warnings where a proven number cannot reach the best estimate."""
     warnings = []
@@ -196,21 +194,18 @@ def _limit_warnings(best: BestEstimate, value: float, ceiling: float | None, uni
     if best.cut_from is not None:
         warnings.append(
             f"the estimate was cut at 2 log n = {best.nats:.2f} nats, beyond which this many rows show "
-            "nothing; the "
-            f"model's value is {best.cut_from:.1f}, and the interval has no upper end"
+            f"nothing; the model's value is {best.cut_from:.1f}, and the interval has no upper end"
         )
     if best.nats > math.log(units):
         warnings.append(
             f"the estimate is above log n = {math.log(units):.2f} nats, which no distribution-free lower "
-            "bound from "
-            "this many samples can exceed (McAllester and Stratos 2020): it rests on the model that fitted "
-            "best"
+            "bound from this many samples can exceed (McAllester and Stratos 2020): it rests on the model "
+            "that fitted best"
         )
     elif best.model_based:
         warnings.append(
             "too few pairs show the ratio's mean under independence, so the estimate rests on the model that "
-            "fitted "
-            "best; at_least does not"
+            "fitted best; at_least does not"
         )
     if ceiling is not None and value > NEAR_CEILING * ceiling:
         warnings.append(

@@ -12,6 +12,7 @@ from nearfar.core.notebook import make_figure
 from nearfar.estimate.matrix import MiMatrix
 from nearfar.estimate.result import Estimate
 from nearfar.estimate.table import RankedColumn
+from nearfar.system.files import write_figure
 
 NEAR, FAR, GREY = "#1f5f8b", "#c8553d", "#8a8a8a"
 MAX_DRAWN = 40  # columns of a ranking
@@ -24,7 +25,7 @@ LEARNING = {
 
 
 def draw_estimate(estimate: Estimate, file: Path) -> None:
-    estimate_figure(estimate).savefig(file)
+    write_figure(estimate_figure(estimate), file)
 
 
 def estimate_figure(estimate: Estimate) -> Any:
@@ -135,7 +136,7 @@ def draw_ranking(ranked: Sequence[RankedColumn], target: str, file: Path) -> Non
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     _ranking_legend(figure, ranked)
-    figure.savefig(file)
+    write_figure(figure, file)
 
 
 def _short(name: str) -> str:
@@ -185,11 +186,11 @@ def draw_lags(estimates: Mapping[int, Estimate], file: Path) -> None:
     axes.set_ylabel("nats")
     axes.set_title("estimate with interval; red, at least", fontsize=11)
     axes.grid(axis="y", alpha=0.3)
-    figure.savefig(file)
+    write_figure(figure, file)
 
 
 def draw_matrix(matrix: MiMatrix, file: Path) -> None:
-    matrix_figure(matrix).savefig(file)
+    write_figure(matrix_figure(matrix), file)
 
 
 def matrix_figure(matrix: MiMatrix) -> Any:

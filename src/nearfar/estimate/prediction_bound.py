@@ -23,17 +23,20 @@ from nearfar.core.types import Certificate
 from nearfar.errors import UserError
 from nearfar.estimate.bound_estimate import EstimateRequest, PartialEstimate, bound_interval
 from nearfar.estimate.certificates import with_confidence, with_row_check
-from nearfar.estimate.crossfit import CLEAR_ERRORS, FOLD_VARIANCE
 from nearfar.estimate.ratios import SideMap, SideRows, Stack, fit_stack
 from nearfar.estimate.result import AtLeast
 from nearfar.estimate.rows import RowCheck, Split
 from nearfar.estimate.samples import Array
+from nearfar.estimate.settings import (
+    BIN_COUNTS,
+    CLEARLY_DEPENDENT,
+    FOLD_VARIANCE,
+    MAX_KEYS,
+    MAX_TRIAL_ROWS,
+    PREDICTED_CHUNK,
+)
 
 NAME = "barber-agakov"
-MAX_KEYS = 2048  # training rows over which a probability is spread
-BIN_COUNTS = tuple(2**k for k in range(1, 9))
-MAX_TRIAL_ROWS = 512  # training rows that choose the number of bins
-CHUNK = 512  # rows at a time
 CONDITION = (
     "log q({side} | the other) of a normalised q that was fitted to other rows, and H counted on unseen "
     "ones{bins}: "
@@ -86,7 +89,10 @@ class CellPredictor:
         return np.where(response.level_codes < 0, self.cells - 1, response.level_codes)
 
     def log_probability(self, source: SideRows) -> Float[np.ndarray, "row cell"]:
-        parts = [np.arange(a, min(a + CHUNK, len(source))) for a in range(0, len(source), CHUNK)]
+        parts = [
+            np.arange(a, min(a + PREDICTED_CHUNK, len(source)))
+            for a in range(0, len(source), PREDICTED_CHUNK)
+        ]
         return np.concatenate(
             [self._cell_log_probability(_key_shares(self.stack, source[part], self.keys)) for part in parts]
         )
@@ -138,7 +144,7 @@ def estimate_by_prediction(
     nats = float(np.mean([values.mean() for values in terms]))
     variance = sum(float(((values - values.mean()) ** 2).sum()) for values in terms) / freedom
     error = math.sqrt(max(variance, float(np.mean(expected))) / units)
-    error *= 1.0 if nats > CLEAR_ERRORS * error else math.sqrt(FOLD_VARIANCE)
+    error *= 1.0 if nats > CLEARLY_DEPENDENT * error else math.sqrt(FOLD_VARIANCE)
     condition = CONDITION.format(side="x" if swapped else "y", bins="" if kinds[1].all() else BINNED)
     certificate = with_row_check(Certificate("proven", condition, None), rows, units < len(unit))
     low = nats - float(student.ppf(request.one_sided, freedom)) * error
@@ -174,13 +180,11 @@ def _predicts_x(x: Array, y: Array, request: EstimateRequest) -> bool:
     if request.make_critic is not None or request.negatives != "batch":
         raise UserError(
             f"bound {NAME} uses a conditional probability made of ratios, and no negatives; leave critic at "
-            "auto and "
-            "negatives at batch"
+            "auto and negatives at batch"
         )
     if x.shape[1] > 1 and y.shape[1] > 1:
         raise UserError(
             f"bound {NAME} predicts one column; x has {x.shape[1]} columns and y {y.shape[1]}: give one "
-            "column of "
-            "either side, or use another bound"
+            "column of either side, or use another bound"
         )
     return y.shape[1] > 1

@@ -12,7 +12,6 @@ from nearfar.errors import UserError, error_reason
 from nearfar.estimate.columns import arrow_cells, as_columns, is_empty
 from nearfar.system.extras import need
 from nearfar.system.untrusted import (
-    MAX_TEXT_BYTES,
     arrow_path,
     check_memory,
     check_regular,
@@ -66,8 +65,7 @@ def read_pair(x: str, y: str) -> tuple[dict[str, Any], dict[str, Any], list[str]
     if first.selected and second.selected:
         raise UserError(
             f"column {shared[0]} of {first.file} is both in X and in Y; the information of a column about "
-            "itself "
-            "is trivial, leave it out of one"
+            "itself is trivial, leave it out of one"
         )
     table, selection = (second, first) if first.selected else (first, second)
     rest = {name: column for name, column in table.columns.items() if name not in selection.columns}
@@ -77,8 +75,7 @@ def read_pair(x: str, y: str) -> tuple[dict[str, Any], dict[str, Any], list[str]
         )
     note = (
         f"column {', '.join(shared)} of {first.file} is {'X' if selection is first else 'Y'}, so it was left "
-        "out "
-        "of the other side"
+        "out of the other side"
     )
     if selection is second:
         return rest, selection.columns, [note]
@@ -152,8 +149,9 @@ def _read_npz(file: Path, selection: list[str]) -> Contents:
 
 def _read_csv(file: Path, selection: list[str]) -> Contents:
     csv = need("pyarrow.csv")
+    block_size = csv.ReadOptions().block_size  # bytes, the most that a line may have
     with open_regular_file(file) as lines:
-        first = lines.readline(MAX_TEXT_BYTES).decode("utf-8").strip().split(",")
+        first = lines.readline(block_size).decode("utf-8").strip().split(",")
     headless = all(_is_number(cell) for cell in first)
     options = csv.ReadOptions(autogenerate_column_names=headless)
     try:
@@ -162,9 +160,8 @@ def _read_csv(file: Path, selection: list[str]) -> Contents:
         if "straddling" not in str(problem):
             raise
         raise UserError(
-            f"{file} has a cell or line of more than {options.block_size:,} bytes; expected shorter ones (is "
-            "a "
-            "quote missing?)"
+            f"{file} has a cell or line of more than {block_size:,} bytes; expected shorter ones (is a quote "
+            "missing?)"
         ) from None
     first_line = 1 if headless else 2
     # with empty lines or cells of several lines, rows are not lines and the line of a row is unknown

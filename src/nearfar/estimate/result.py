@@ -158,8 +158,7 @@ class Estimate(NatsResult):
             *certificate,
             str(self.at_least),
             f"bound {self.bound} ({self.reason}); critic {self.critic}; {self.samples} samples, "
-            f"{self.scaling}; "
-            f"{self.seconds:.1f} s",
+            f"{self.scaling}; {self.seconds:.1f} s",
             *([f"baselines: {baselines}"] if baselines else []),
             interval_name=interval_name,
             remark=remark,

@@ -22,28 +22,30 @@ from scipy.stats import norm, rankdata
 
 from nearfar.errors import UserError
 from nearfar.estimate.samples import Array
-
-MAX_COPIES = 0.01  # share of rows that may be copies of others,
-COPIES_OVER_CHANCE = 30  # unless they are this many times what independent ties give
-DISTINCT_SHARE = 0.25  # a side with at least this share of distinct rows rarely repeats
-SAME_ROWS = 1.1  # distinct joint rows per distinct row of the finer side; recurring levels give more
-CLOSE = 0.02  # of the mean gap nearby: this share of the gaps of independent draws is smaller,
-MAX_CLOSE, MIN_CLOSE = 0.05, 8  # and at most this share of rows; fewer rows than MIN_CLOSE prove nothing
-MIN_APART = 0.2  # share of rows that must lie apart: there are few copies of a row, but many rows of a level
-NEARBY_GAPS = 20  # on either side
-MAX_LAGS = 60  # rows
-MIN_CORRELATION = 0.1  # a weaker autocorrelation moves no estimate much
-FALSE_ALARM = 1e-5  # probability that independent rows look ordered, over all columns
-MIN_GROUPS = 20
+from nearfar.estimate.settings import (
+    CLOSE,
+    COPIES_OVER_CHANCE,
+    DISTINCT_SHARE,
+    FALSE_ALARM,
+    GROUP_DRAWS,
+    MAX_BLOCK,
+    MAX_CLOSE,
+    MAX_COPIES,
+    MAX_LAGS,
+    MAX_LEARNED,
+    MIN_APART,
+    MIN_AUTOCORRELATION,
+    MIN_CLOSE,
+    MIN_GROUPS,
+    NEARBY_GAPS,
+    SAME_ROWS,
+)
 
 ADVICE = "the claim needs independent rows; name those that belong together with groups, or thin a series"
 SHUFFLE_ADVICE = "the claim needs independent rows; if they were drawn independently, shuffle them"
 
-MAX_BLOCK = 2048  # rows contrasted with one another at a time: 16 MB of scores
-MAX_LEARNED = 100_000  # rows: the error of a ratio falls like one over them
-GROUP_DRAWS = 8  # draws of one row per group, over which a fold is averaged
 
-Rows = Int[np.ndarray, "row"]
+RowNumbers = Int[np.ndarray, "row"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def _check_sorted(label: str, other_name: str, other_side: Array) -> RowCheck:
 
     Nothing in them says otherwise.
     """
-    if np.abs(_significant_autocorrelation([other_side])[0]).max() > MIN_CORRELATION:
+    if np.abs(_significant_autocorrelation([other_side])[0]).max() > MIN_AUTOCORRELATION:
         refuted = f"the rows are sorted by {label}, and {other_name} follows their order"
         return RowCheck(refuted=refuted, advice=SHUFFLE_ADVICE)
     return RowCheck(doubt=f"the rows are sorted by {label}, so their original order cannot be checked")
@@ -190,13 +192,12 @@ def _order(x: Array, y: Array) -> str:
     largest = [np.abs(side).max(axis=1) for side in _significant_autocorrelation([x, y])]
     in_both = np.minimum(*largest)
     lag = int(in_both.argmax())
-    if in_both[lag] <= MIN_CORRELATION:
+    if in_both[lag] <= MIN_AUTOCORRELATION:
         return ""
     return (
         f"rows follow {'their neighbours' if lag == 0 else f'those {lag + 1} before'} (lag-{lag + 1} rank "
         f"correlation {largest[0][lag]:.2f} in x and {largest[1][lag]:.2f} in y), as in a time series or "
-        "repeated "
-        "measurements"
+        "repeated measurements"
     )
 
 
@@ -242,8 +243,7 @@ def group_numbers(groups: Any, samples: int) -> Int[np.ndarray, "sample"]:
     if len(distinct) < MIN_GROUPS:
         raise UserError(
             f"groups names {len(distinct)} groups; at least {MIN_GROUPS} are needed, since rows of one group "
-            "count "
-            "as one"
+            "count as one"
         )
     return number
 
@@ -252,13 +252,13 @@ def group_numbers(groups: Any, samples: int) -> Int[np.ndarray, "sample"]:
 class Split:
     """Rows of one fold."""
 
-    train: Rows
-    validation: Rows  # for early stopping
-    draws: list[Rows]  # of unseen rows, one row per unit in each draw
-    unseen: Rows
+    train: RowNumbers
+    validation: RowNumbers  # for early stopping
+    draws: list[RowNumbers]  # of unseen rows, one row per unit in each draw
+    unseen: RowNumbers
 
     @property
-    def rest(self) -> Rows:
+    def rest(self) -> RowNumbers:
         """The rows a fold may learn from, at most `MAX_LEARNED`."""
         return np.concatenate([self.train, self.validation])[:MAX_LEARNED]
 
@@ -288,6 +288,6 @@ def _split(unit: np.ndarray, rest: np.ndarray, held_out: np.ndarray, seed: int) 
     return Split(train, validation[:MAX_BLOCK], draws, unseen)
 
 
-def blocks(rows: Rows, max_rows: int = MAX_BLOCK) -> list[Rows]:
+def blocks(rows: RowNumbers, max_rows: int = MAX_BLOCK) -> list[RowNumbers]:
     """Rows in equal blocks, each contrasted within itself."""
     return np.array_split(rows, math.ceil(len(rows) / max_rows))

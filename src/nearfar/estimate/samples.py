@@ -16,17 +16,14 @@ from jaxtyping import Bool, Float
 from scipy.special import ndtri
 
 from nearfar.errors import UserError
-from nearfar.estimate.columns import MAX_EXACT, ColumnTable, as_columns
+from nearfar.estimate.columns import ColumnTable, as_columns
+from nearfar.estimate.settings import MAX_CORRELATION, MAX_EXACT, MAX_NUMERIC_LEVELS, MIN_SAMPLES
 
 Scaling = Literal["rank", "standard", "none"]
 DISCRETE_WORDS = ("auto", "all", "none", "x", "y")
 Kinds = tuple[Bool[np.ndarray, "x_column"], Bool[np.ndarray, "y_column"]]  # which columns are categories
 Discrete = Literal["auto", "all", "none", "x", "y"] | Kinds
 Array = Float[np.ndarray, "sample column"]
-
-MIN_SAMPLES = 50  # with fewer a fold has too little to learn from
-MAX_CORRELATION = 0.9995  # of a canonical pair of ranks
-MAX_LEVELS = 32  # a numeric column with more distinct values is continuous
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,7 @@ def check_pair(x: Any, y: Any, discrete: Discrete = "auto", groups: Any = None) 
     if len(first.values) != len(second.values):
         raise UserError(
             f"x has {len(first.values)} samples and y {len(second.values)}; row i of one must belong to row "
-            "i of "
-            "the other"
+            "i of the other"
         )
     complete = first.complete & second.complete
     rows = np.flatnonzero(complete)
@@ -92,8 +88,7 @@ def check_varies(side: ColumnTable, rows: np.ndarray, name: str) -> None:
         if not side.words[k] and abs(array[0, k]) >= MAX_EXACT:
             raise UserError(
                 f"{constant} to the 16 digits that float64 holds; subtract what the numbers share, or leave "
-                "it "
-                "out"
+                "it out"
             )
         raise UserError(f"{constant}; a constant carries no information, leave it out")
 
@@ -116,14 +111,12 @@ def drop_shared_columns(pair: SamplePair) -> SamplePair:
     if not len(rest[side]):
         note = (
             f"{names[0]} and {names[1]} are the same: the information of a number about itself is infinite, "
-            "so "
-            "the result depends only on the number of rows"
+            "so the result depends only on the number of rows"
         )
         return replace(pair, notes=(*pair.notes, note))
     note = (
         f"{names[side]} equals {names[1 - side]}, so its information about it is infinite; it was left out "
-        "of "
-        f"{'xy'[side]}"
+        f"of {'xy'[side]}"
     )
     columns = [rest[k] if k == side else np.arange(z.shape[1]) for k, z in enumerate((x, y))]
     return replace(
@@ -153,7 +146,7 @@ def discrete_columns(sample: Array, discrete: str) -> Bool[np.ndarray, "column"]
     if discrete != "auto":
         return np.full(sample.shape[1], discrete == "all")
     levels = np.array([len(np.unique(column)) for column in sample.T])
-    return levels <= min(MAX_LEVELS, len(sample) // 10)
+    return levels <= min(MAX_NUMERIC_LEVELS, len(sample) // 10)
 
 
 def rank_to_normal(column: Float[np.ndarray, "sample"], fitted: Float[np.ndarray, "fitted"]) -> np.ndarray:

@@ -15,9 +15,7 @@ from nearfar.estimate.mi import estimate_mi
 from nearfar.estimate.result import Estimate
 from nearfar.estimate.rows import autocorrelation
 from nearfar.estimate.samples import column_kinds
-
-MIN_BLOCKS, FOLDS = 40, 5  # a fold needs ten blocks
-FORGOTTEN = 0.05  # rank autocorrelation below which a series has forgotten its past
+from nearfar.estimate.settings import FORGOTTEN, MIN_TIME_BLOCKS, TIME_FOLDS
 
 
 @dataclass(frozen=True)
@@ -98,13 +96,12 @@ def mi_over_lags(
     longest = max(abs(lag) for lag in lags)
     steps = len(first) - longest
     size = block or max(_memory(first), _memory(second)) + longest
-    if steps // size < MIN_BLOCKS:
+    if steps // size < MIN_TIME_BLOCKS:
         raise UserError(
-            f"{steps} steps in blocks of {size} are {steps // max(1, size)} blocks; at least {MIN_BLOCKS} "
-            "are needed: a "
-            "longer series, a shorter lag, or block= if you know that they forget sooner"
+            f"{steps} steps in blocks of {size} are {steps // max(1, size)} blocks; at least {MIN_TIME_BLOCKS} "
+            "are needed: a longer series, a shorter lag, or block= if you know that they forget sooner"
         )
-    options = {"baselines": False, "folds": min(FOLDS, steps // size // 10), **options}
+    options = {"baselines": False, "folds": min(TIME_FOLDS, steps // size // 10), **options}
     estimates = {}
     for lag in lags:
         a = first[max(0, -lag) : len(first) - max(0, lag)]
@@ -135,9 +132,9 @@ def _check_lags(lags: Any, steps: int) -> list[int]:
 def _memory(series: np.ndarray) -> int:
     """Steps after which no column correlates with its past."""
     rows = series[~np.isnan(series).any(axis=1)]
-    for lag in range(1, max(2, len(rows) // MIN_BLOCKS)):
+    for lag in range(1, max(2, len(rows) // MIN_TIME_BLOCKS)):
         thinned = [rows[start::lag] for start in range(min(lag, 3))]
         largest = np.mean([np.abs(autocorrelation(part)).max() for part in thinned if len(part) > 3])
         if largest < max(FORGOTTEN, 2.5 / np.sqrt(len(rows) / lag)):
             return lag
-    return max(2, len(rows) // MIN_BLOCKS)
+    return max(2, len(rows) // MIN_TIME_BLOCKS)

@@ -15,8 +15,8 @@ MAX_CONFUSION_CLASSES = 50  # classes up to which the confusion matrix is kept
 
 
 def classified(
-    ranked: Int[Tensor, "image rank"],
-    labels: Int[Tensor, "image"],
+    ranked: Int[Tensor, "instance rank"],
+    labels: Int[Tensor, "instance"],
     classes: int,
     details: Mapping[str, Any] | None = None,
 ) -> Measurement:
@@ -43,7 +43,7 @@ def classified(
 
 
 def _confusion(
-    labels: Int[Tensor, "image"], predicted: Int[Tensor, "image"], classes: list[int]
+    labels: Int[Tensor, "instance"], predicted: Int[Tensor, "instance"], classes: list[int]
 ) -> list[list[int]]:
     place = {number: at for at, number in enumerate(classes)}
     rows, columns = (torch.tensor([place[n] for n in side.tolist()]) for side in (labels, predicted))
@@ -51,15 +51,15 @@ def _confusion(
     return pairs.view(len(classes), len(classes)).tolist()
 
 
-def hit_rates(ranked: Int[Tensor, "image rank"], labels: Int[Tensor, "image"]) -> dict[str, float]:
+def hit_rates(ranked: Int[Tensor, "instance rank"], labels: Int[Tensor, "instance"]) -> dict[str, float]:
     """Share of images whose label is the first, and is among the first five, of their ranked classes."""
     hits = ranked[:, :TOP] == labels[:, None]
     return {"top1": hits[:, 0].double().mean().item(), "top5": hits.any(1).double().mean().item()}
 
 
 def rank_classes(
-    scores: Float[Tensor, "image class"], classes: Int[Tensor, "class"]
-) -> Int[Tensor, "image rank"]:
+    scores: Float[Tensor, "instance class"], classes: Int[Tensor, "class"]
+) -> Int[Tensor, "instance rank"]:
     """The five classes with the highest scores, highest first (all of them if fewer)."""
     return classes.to(scores.device)[scores.topk(min(TOP, scores.shape[1]), dim=1).indices]
 

@@ -42,7 +42,9 @@ class Evaluation:
 
     def _open(self, spec: Any) -> Any:
         """The data, stored at a size from which views of `image_size` can be made."""
-        return self.run.images(spec) if self.image_size is None else self.run.images(spec, self.image_size)
+        return (
+            self.run.open_data(spec) if self.image_size is None else self.run.open_data(spec, self.image_size)
+        )
 
     @cached_property
     def encoder(self) -> nn.Module:
@@ -87,9 +89,14 @@ class Evaluation:
         """The data as the encoder sees them: with the statistics of the set fitted on."""
         if self.own_description is None or (self.fits_own_data and self.image_size is None):
             return self.own_description
-        if self.fits_own_data:
+        if self.fits_own_data or self._has_fixed_statistics:
             return self.own_description.resized(self.image_size)
         return self.own_description.with_statistics_of(self.sets[0], self.image_size)
+
+    @property
+    def _has_fixed_statistics(self) -> bool:
+        """Whether the run's settings say how views are normalised, whatever the data."""
+        return isinstance(self.run, Run) and self.run.settings.mean is not None
 
     @cached_property
     def plain_view(self) -> MakeViews:
@@ -105,7 +112,11 @@ class Evaluation:
         kept_fields = {key: fields[key] for key in ("size", "mean", "std") if key in fields}
         return {
             **kept_fields,
-            "statistics": "the run's data" if self.fits_own_data else str(self.sets[0].name),
+            "statistics": "the run's settings"
+            if self._has_fixed_statistics
+            else "the run's data"
+            if self.fits_own_data
+            else str(self.sets[0].name),
         }
 
     @property

@@ -19,6 +19,7 @@ from nearfar.evaluate.accuracy import TOP, hit_rates
 from nearfar.evaluate.sets import LabelledFeatures, class_codes, stratified_split
 
 Weighting = Literal["cosine", "l2"]
+NEIGHBOURS, VOTE_TEMPERATURE = 20, 0.07  # defaults; those of `nearfar evaluate` are also in its help
 NO_CLASS = -1  # in a ranking: no further class got a vote
 _TILE = 2**24  # entries of the similarity matrix in memory at a time, unless `chunk` is given
 
@@ -41,8 +42,8 @@ def ranked_classes(
     train_labels: Int[Tensor, "train"],
     test: Float[Tensor, "test dim"],
     *,
-    k: int = 20,
-    temperature: float = 0.07,
+    k: int = NEIGHBOURS,
+    temperature: float = VOTE_TEMPERATURE,
     weighting: Weighting = "cosine",
     chunk: int | None = None,
     exclude_self: bool = False,
@@ -86,8 +87,8 @@ def knn_probe(
     labels: Int[Tensor, "image"],
     held_share: float = 0.2,
     seed: int = 0,
-    k: int = 20,
-    temperature: float = 0.07,
+    k: int = NEIGHBOURS,
+    temperature: float = VOTE_TEMPERATURE,
 ) -> float:
     """Top-1 of the weighted cosine vote on a stratified split of one set; used while training."""
     embedded = LabelledFeatures(features, labels)

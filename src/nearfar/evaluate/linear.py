@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
+from nearfar.core.optimisers import eager
 from nearfar.errors import UserError
 from nearfar.evaluate.accuracy import TOP, hit_rates
 from nearfar.evaluate.sets import LabelledFeatures, class_codes, stratified_split
@@ -195,7 +196,7 @@ class _Problem:
             v.grad, c.grad = back.contiguous(), slope.bias * stretch
             return loss
 
-        search = torch.optim.LBFGS(
+        search = eager(torch.optim.LBFGS)(
             [v, c],
             max_iter=_ITERATIONS,
             history_size=20,

@@ -30,7 +30,7 @@ _SPLIT = re.compile(
 )
 _SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.)")
 
-Numbers = Int64[np.ndarray, "image"]
+Numbers = Int64[np.ndarray, "instance"]
 
 
 class Classed(Protocol):

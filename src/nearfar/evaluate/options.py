@@ -9,6 +9,7 @@ from nearfar.config.settings import MAX_EPOCHS
 from nearfar.core.optimisers import LARGEST_LR
 from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.errors import UserError, check_whole
+from nearfar.evaluate.knn import NEIGHBOURS, VOTE_TEMPERATURE
 
 # which protocols read an option; one that none of the requested protocols reads is refused
 READ_BY = {
@@ -38,8 +39,8 @@ class Options:
     `unseen`: the encoder never saw the test rows; None: unknown. `strategy`: of the processes that share the
     work."""
 
-    k: int = 20
-    temperature: float = 0.07
+    k: int = NEIGHBOURS
+    temperature: float = VOTE_TEMPERATURE
     seed: int = 0
     labels: Sequence[float] = (0.01, 0.1)
     draws: int = 5
@@ -82,7 +83,7 @@ class Options:
                 continue
             if not set(readers) & set(protocols):
                 raise UserError(
-                    f"{name} was {value}, which is read by {' and '.join(readers)}; the protocols are "
+                    f"{name} was {value}, but it is an option of {' and '.join(readers)}, not of the protocols "
                     f"{', '.join(protocols)}"
                 )
             changes[name] = list(value) if isinstance(value, Sequence) else value

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nearfar.core.optimisers import eager
 from nearfar.core.results import Figure, Measurement, mean_over_draws
 from nearfar.core.splits import draw_rows
 from nearfar.core.statistics import clipped_student_interval, mean_and_spread
@@ -62,7 +63,7 @@ def _fit_mlp(
         network = nn.Sequential(
             nn.Linear(x.shape[1], HIDDEN), nn.ReLU(inplace=True), nn.Dropout(0.3), nn.Linear(HIDDEN, classes)
         ).to(x.device)
-        optimiser = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=decay)
+        optimiser = eager(torch.optim.AdamW)(network.parameters(), lr=RATE, weight_decay=decay)
         per_epoch = -(-len(x) // BATCH)
         epochs = max(EPOCHS, -(-MIN_STEPS // per_epoch))
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * per_epoch)

@@ -25,9 +25,9 @@ from nearfar.evaluate.probes import few_shot, fractions, mlp
 from nearfar.evaluate.quality import quality
 from nearfar.evaluate.sets import LabelledFeatures, Subject
 
-Measurements = Measurement | Mapping[str, Measurement]  # one, or one for each of several settings
-FeatureProtocol = Callable[[LabelledFeatures, LabelledFeatures, Options], Measurements]
-NetworkProtocol = Callable[[Subject, Options], Measurements]
+ProtocolResult = Measurement | Mapping[str, Measurement]  # one, or one for each of several settings
+FeatureProtocol = Callable[[LabelledFeatures, LabelledFeatures, Options], ProtocolResult]
+NetworkProtocol = Callable[[Subject, Options], ProtocolResult]
 
 
 def _knn(train: LabelledFeatures, test: LabelledFeatures, options: Options) -> Measurement:
@@ -119,7 +119,7 @@ def network_scores(
 ) -> dict[str, Measurement]:
     """The measurement of every named protocol that needs the network; each gets its own copy."""
 
-    def compute(protocol: NetworkProtocol) -> Measurements:
+    def compute(protocol: NetworkProtocol) -> ProtocolResult:
         return protocol(replace(subject, encoder=copy.deepcopy(subject.encoder)), options)
 
     measurements: dict[str, Measurement] = {}
@@ -130,7 +130,7 @@ def network_scores(
 
 
 def from_first_rank(
-    strategy: Strategy, name: str, compute: Callable[[], Measurements]
+    strategy: Strategy, name: str, compute: Callable[[], ProtocolResult]
 ) -> dict[str, Measurement]:
     """The measurements of the first rank, on every rank, by path; without those that have no figure."""
 

@@ -17,6 +17,7 @@ from nearfar.data import Columns, locate
 from nearfar.errors import UserError
 from nearfar.evaluate.accuracy import with_class_names
 from nearfar.evaluate.evaluation import Evaluation, same_spec
+from nearfar.evaluate.knn import NEIGHBOURS, VOTE_TEMPERATURE
 from nearfar.evaluate.protocols import (
     NETWORK_PROTOCOLS,
     PROTOCOLS,
@@ -45,8 +46,8 @@ def evaluate_run(
     data: Any = None,
     protocols: Sequence[str] = ("knn", "linear"),
     baselines: bool | Sequence[str] = False,
-    k: int = 20,
-    temperature: float = 0.07,
+    k: int = NEIGHBOURS,
+    temperature: float = VOTE_TEMPERATURE,
     *,
     train: Any = None,
     same_labels: bool = False,
@@ -85,7 +86,7 @@ def evaluate_run(
     changes = settings.changed(protocols)
     _check_input(run, protocols, features, image_size)
     if isinstance(run, Run):
-        run.confirm(train, data)
+        run.allow_url(train, data)
     train, data = _with_columns(train, data, Columns(image_column, label_column))
     evaluation = Evaluation(run, train, data, same_labels, features, image_size)
     if settings.strategy.is_distributed:  # all ranks open data together, before one of them works alone

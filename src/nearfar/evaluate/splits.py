@@ -20,6 +20,7 @@ from nearfar.modalities import DataSet, Instances
 from nearfar.modalities.base import MakeViews
 from nearfar.run.features import cached_features, content_hashes, contents_key
 from nearfar.run.trained import Run
+from nearfar.run.weights import PRETRAINED
 
 HOLDOUT_SHARE = 0.2
 STRATIFIED = (
@@ -180,4 +181,4 @@ def ancestors(run: Run) -> Iterator[Run]:
 
 def _parents(run: Run) -> list[str]:
     names = (run.settings.init, run.settings.encoders.get("teacher"))
-    return [name for name in names if isinstance(name, str)]
+    return [name for name in names if isinstance(name, str) and name != PRETRAINED]

@@ -25,8 +25,8 @@ def table(result: Result) -> str:
 def in_order(paths: Iterable[str]) -> list[str]:
     """The measurements of the protocols in their order, then those of the modality."""
     names = [*PROTOCOLS, *NETWORK_PROTOCOLS, *UNLABELLED_PROTOCOLS]
-    place = {name: at for at, name in enumerate(names)}
-    return sorted(paths, key=lambda path: place.get(path.partition("/")[0], len(names)))
+    ranks = {name: rank for rank, name in enumerate(names)}
+    return sorted(paths, key=lambda path: ranks.get(path.partition("/")[0], len(names)))
 
 
 def _caption(result: Result) -> list[str]:

@@ -40,7 +40,9 @@ _PREPROCESS = '''
 def preprocess(image: Any) -> Tensor:
     """Returns the image as this encoder expects it."""
     spec = CONFIG["input"]
-    return plain_view(image, spec["size"], spec["mean"], spec["std"], spec["colours"])
+    return plain_view(
+        image, spec["size"], spec["mean"], spec["std"], spec["colours"], spec["low"], spec["high"]
+    )
 '''
 
 

@@ -19,7 +19,7 @@ MAX_SPRITE_SIDE = 8192  # pixels; limit of the projector
 
 def write_projector(run: Run, data: Any, folder: Path) -> int:
     """Writes features of at most `MAX_POINTS` instances and returns the count."""
-    images = run.images(data)
+    images = run.open_data(data)
     rows = np.sort(order(0, 0, len(images))[:MAX_POINTS])
     instances = images.subset(rows)
     features = run.embed(instances).numpy()
@@ -36,12 +36,12 @@ def write_projector(run: Run, data: Any, folder: Path) -> int:
     return len(rows)
 
 
-def _metadata(images: Any) -> list[str]:
+def _metadata(data: Any) -> list[str]:
     """Returns the metadata table. With one column the projector expects no header."""
-    names = [_cell(path) for path in images.paths]
-    if images.labels is None:
+    names = [_cell(path) for path in data.paths]
+    if data.labels is None:
         return names
-    labels = [str(images.classes[label]) if images.classes else str(label) for label in images.labels]
+    labels = [str(data.classes[label]) if data.classes else str(label) for label in data.labels]
     return ["name\tlabel", *(f"{name}\t{_cell(label)}" for name, label in zip(names, labels, strict=True))]
 
 
@@ -49,10 +49,10 @@ def _cell(text: Any) -> str:
     return " ".join(str(text).split())[:200] or "–"
 
 
-def _sprite(run: Run, images: Any, path: Path) -> int:
+def _sprite(run: Run, data: Any, path: Path) -> int:
     """Writes all thumbnails as one square image and returns the side of a thumbnail."""
-    across = int(np.ceil(np.sqrt(len(images))))
+    across = int(np.ceil(np.sqrt(len(data))))
     side = int(min(48, MAX_SPRITE_SIDE // across))
-    pictures = Sample(run, images, np.arange(len(images))).pictures()
+    pictures = Sample(run, data, np.arange(len(data))).pictures()
     sheet_of([square(picture, side) for picture in pictures], across, across).save(path)
     return side

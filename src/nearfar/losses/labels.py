@@ -105,7 +105,7 @@ class LabelledBatch:
 
 
 class LabelLoss(nn.Module):
-    """What they have in common: a `LabelledBatch` is made, and `loss` makes a number of it.
+    """Base class of losses of embeddings and labels: `loss` computes the value of a `LabelledBatch`.
 
     With `distance`, `reducer` or `indices_tuple`, `terms` makes the values that are reduced. The value of
     `embedding_regularizer(embeddings)`, times `embedding_reg_weight`, is added.
@@ -178,20 +178,24 @@ class LabelLoss(nn.Module):
     ) -> tuple[LabelledBatch, list[Layout]]:
         """Embeddings and labels of all ranks, and how they are laid out. Without labels all are 0."""
         tensors = {"embeddings": rows} | ({} if ref_emb is None else {"ref_emb": ref_emb})
-        ready = check_embeddings(**tensors)
+        embeddings = check_embeddings(**tensors)
         if self.normalize and self.distance is None:
-            ready = [unit(tensor) for tensor in ready]
-        counts = [_check_labels("labels", labels, rows)]
+            embeddings = [unit(tensor) for tensor in embeddings]
+        label_tensors = [_check_labels("labels", labels, rows)]
         if ref_emb is not None:
-            counts.append(_check_labels("ref_labels", ref_labels, ref_emb))
-        layouts = [gather_layout(len(tensor), tensor.device, self.gather_distributed) for tensor in ready]
-        ready = [layout.all_gather(tensor) for layout, tensor in zip(layouts, ready, strict=True)]
-        counts = [layout.all_gather(tensor) for layout, tensor in zip(layouts, counts, strict=True)]
-        classes, numbered = torch.cat(counts).unique(return_inverse=True)
-        codes = numbered.split([len(tensor) for tensor in counts])
-        place = torch.arange(len(ready[0]), device=rows.device)
-        itself = place if len(ready) == 1 else torch.full_like(place, NO_KEY)
-        return LabelledBatch(ready[0], codes[0], itself, ready[-1], codes[-1], classes), layouts
+            label_tensors.append(_check_labels("ref_labels", ref_labels, ref_emb))
+        layouts = [
+            gather_layout(len(tensor), tensor.device, self.gather_distributed) for tensor in embeddings
+        ]
+        embeddings = [layout.all_gather(tensor) for layout, tensor in zip(layouts, embeddings, strict=True)]
+        label_tensors = [
+            layout.all_gather(tensor) for layout, tensor in zip(layouts, label_tensors, strict=True)
+        ]
+        classes, numbered = torch.cat(label_tensors).unique(return_inverse=True)
+        codes = numbered.split([len(tensor) for tensor in label_tensors])
+        place = torch.arange(len(embeddings[0]), device=rows.device)
+        own_key = place if len(embeddings) == 1 else torch.full_like(place, NO_KEY)
+        return LabelledBatch(embeddings[0], codes[0], own_key, embeddings[-1], codes[-1], classes), layouts
 
     def _value(self, batch: LabelledBatch, embeddings: Tensor, pairs: MinedPairs | None) -> Tensor:
         if pairs is None and not self.needs_terms():

@@ -15,7 +15,7 @@ from nearfar.core.strategy import Rows as Layout
 from nearfar.distributed.gather import gather_layout
 from nearfar.errors import UserError
 from nearfar.losses.scoring import (
-    Rows,
+    EmbeddingRows,
     check_gather,
     check_paired,
     negatives,
@@ -54,7 +54,7 @@ class NTXentLoss(nn.Module):
         self.memory_bank = _memory(memory_bank_size)
         self.gather_distributed = check_gather(gather_distributed)
 
-    def forward(self, z0: Rows, z1: Rows) -> Float[Tensor, ""]:
+    def forward(self, z0: EmbeddingRows, z1: EmbeddingRows) -> Float[Tensor, ""]:
         with torch.autocast(z0.device.type, enabled=False):
             is_training = z0.requires_grad and torch.is_grad_enabled()
             z0, z1 = map(unit, check_paired(z0=z0, z1=z1))
@@ -74,7 +74,9 @@ class NTXentLoss(nn.Module):
         many = (2 * len(rows)) ** 2 > MAX_SCORES_CPU
         return many and rows.device.type == "cpu" and 1 / self.temperature <= SPREAD
 
-    def _with_memory(self, memory: Queue, z0: Rows, z1: Rows, rows: Layout, store: bool) -> Tensor:
+    def _with_memory(
+        self, memory: Queue, z0: EmbeddingRows, z1: EmbeddingRows, rows: Layout, store: bool
+    ) -> Tensor:
         ids = torch.full((len(z0),), NO_STORED_KEY, device=z0.device)
         stored = memory.candidates({0: z1}, ids, 0)
         # the places are overwritten before the backward pass reads them
@@ -98,7 +100,7 @@ def _memory(size: int | Sequence[int]) -> Queue | None:
 
 
 def _both_views(
-    z0: Rows, z1: Rows, rows: Layout, temperature: float
+    z0: EmbeddingRows, z1: EmbeddingRows, rows: Layout, temperature: float
 ) -> tuple[Float[Tensor, "anchor"], Float[Tensor, "anchor"]]:
     """Of every row of z0, then of z1: the score of its positive, and the log-sum-exp of the scores of both
     views of all other instances."""
@@ -109,7 +111,7 @@ def _both_views(
     return (anchors * torch.cat([z1, z0])).sum(dim=1), negative.logsumexp()
 
 
-WeightFunction = Callable[[Rows, Rows], Float[Tensor, "n"]]
+WeightFunction = Callable[[EmbeddingRows, EmbeddingRows], Float[Tensor, "n"]]
 
 
 class DCLLoss(nn.Module):
@@ -130,7 +132,7 @@ class DCLLoss(nn.Module):
         self.temperature, self.weight_fn = positive_number("temperature", temperature), weight_fn
         self.gather_distributed = check_gather(gather_distributed)
 
-    def forward(self, out0: Rows, out1: Rows) -> Float[Tensor, ""]:
+    def forward(self, out0: EmbeddingRows, out1: EmbeddingRows) -> Float[Tensor, ""]:
         with torch.autocast(out0.device.type, enabled=False):
             z0, z1 = map(unit, check_paired(out0=out0, out1=out1))
             rows = gather_layout(len(z0), z0.device, self.gather_distributed)
@@ -144,7 +146,9 @@ class DCLLoss(nn.Module):
             return rows.mean(negative - positive) / 2
 
 
-def negative_mises_fisher_weights(out0: Rows, out1: Rows, sigma: float = 0.5) -> Float[Tensor, "n"]:
+def negative_mises_fisher_weights(
+    out0: EmbeddingRows, out1: EmbeddingRows, sigma: float = 0.5
+) -> Float[Tensor, "n"]:
     """2 - n softmax(u . v+ / sigma) over the n rows: pairs that agree already count less (Yeh et al. 2022,
     sec. 3.2)."""
     similarity = (out0.detach() * out1.detach()).sum(dim=1) / sigma
@@ -174,8 +178,8 @@ class FeaturesLoss(nn.Module):
 
     def forward(
         self,
-        image_features: Rows,
-        text_features: Rows,
+        image_features: EmbeddingRows,
+        text_features: EmbeddingRows,
         logit_scale: Scale,
         logit_bias: Scale | None = None,
         output_dict: bool = False,
@@ -192,7 +196,9 @@ class FeaturesLoss(nn.Module):
         return {"contrastive_loss": loss} if output_dict else loss
 
     @abstractmethod
-    def loss(self, images: Rows, texts: Rows, scale: Scale, bias: Scale | None, layout: Layout) -> Tensor: ...
+    def loss(
+        self, images: EmbeddingRows, texts: EmbeddingRows, scale: Scale, bias: Scale | None, layout: Layout
+    ) -> Tensor: ...
 
 
 class ClipLoss(FeaturesLoss):
@@ -218,7 +224,9 @@ class ClipLoss(FeaturesLoss):
         if use_horovod:
             raise UserError("use_horovod was True; ranks communicate by torch.distributed, expected False")
 
-    def loss(self, images: Rows, texts: Rows, scale: Scale, bias: Scale | None, layout: Layout) -> Tensor:
+    def loss(
+        self, images: EmbeddingRows, texts: EmbeddingRows, scale: Scale, bias: Scale | None, layout: Layout
+    ) -> Tensor:
         scaled = scale * images
         positive = (scaled * texts).sum(dim=1)
         if len(layout.sizes) == 1:  # the scores of one direction are those of the other
@@ -256,7 +264,9 @@ class SigLipLoss(FeaturesLoss):
         if dist_impl is not None and dist_impl not in EXCHANGES:
             raise UserError(f"dist_impl was {dist_impl!r}; expected {', '.join(EXCHANGES)} or None")
 
-    def loss(self, images: Rows, texts: Rows, scale: Scale, bias: Scale | None, layout: Layout) -> Tensor:
+    def loss(
+        self, images: EmbeddingRows, texts: EmbeddingRows, scale: Scale, bias: Scale | None, layout: Layout
+    ) -> Tensor:
         anchors = scale * images
         offset = torch.as_tensor(0.0 if bias is None else bias, device=images.device).to(images.dtype)
         gathered = layout.all_gather(texts)

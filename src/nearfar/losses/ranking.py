@@ -13,7 +13,7 @@ from nearfar.core.strategy import Rows as Layout
 from nearfar.distributed.gather import gather_layout
 from nearfar.errors import UserError
 from nearfar.losses.scoring import (
-    Rows,
+    EmbeddingRows,
     by_tiles,
     check_gather,
     check_paired,
@@ -25,8 +25,8 @@ from nearfar.losses.scoring import (
 
 DIRECTIONS = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
 HARDNESS_MODES = ("in_batch_negatives", "hard_negatives", "all_negatives")
-Similarity = Callable[[Rows, Float[Tensor, "m dim"]], Float[Tensor, "n m"]]
-Features = Mapping[str, Any]  # of a batch of sentences, as a tokenizer returns them
+Similarity = Callable[[EmbeddingRows, Float[Tensor, "m dim"]], Float[Tensor, "n m"]]
+SentenceFeatures = Mapping[str, Any]  # of a batch of sentences, as a tokenizer returns them
 
 
 class MultipleNegativesRankingLoss(nn.Module):
@@ -108,7 +108,7 @@ class MultipleNegativesRankingLoss(nn.Module):
             return self.compute_loss_from_embeddings(inputs)
         return self.compute_loss_from_embeddings([self._encode(self.model, one) for one in inputs[0]])
 
-    def _encode(self, model: nn.Module, features: Features) -> Rows:
+    def _encode(self, model: nn.Module, features: SentenceFeatures) -> EmbeddingRows:
         if self.mini_batch_size is None or not torch.is_grad_enabled():
             return model(features)["sentence_embedding"]
         counts = {len(value) for value in features.values() if isinstance(value, Tensor) and value.ndim}
@@ -155,7 +155,7 @@ class MultipleNegativesRankingLoss(nn.Module):
 
     def _sides(
         self, direction: str, queries: Tensor, columns: Sequence[Tensor], rows: Layout
-    ) -> tuple[Rows, Float[Tensor, "key dim"]]:
+    ) -> tuple[EmbeddingRows, Float[Tensor, "key dim"]]:
         """Own queries or documents, and everybody's documents or queries."""
         source, target = direction.split("_to_")
         anchors = queries if source == "query" else columns[0]

@@ -13,7 +13,7 @@ from nearfar.core.kernels import SummedLogSumExp, checkpoint_tile
 from nearfar.core.scores import Candidates, Negatives, inner_product_negatives, tile_size
 from nearfar.errors import UserError
 
-Rows = Float[Tensor, "n dim"]
+EmbeddingRows = Float[Tensor, "n dim"]
 
 
 def check_gather(gather: bool) -> bool:

@@ -3,7 +3,7 @@
     image     folders of JPEG and PNG, arrays (n, h, w, c)    crops and colours      ResNets        raw pixels
     sound     WAV, FLAC, Parquet `audio`                      stretches of time      conv + GRU     MFCC
     text      .txt, arrays of tokens                          hidden symbols         transformer    frequencies
-    vectors   tables of numbers, arrays (n, width)            noise and dropout      MLP            the numbers
+    vectors   tables of numbers and categories, arrays        noise, other values    MLP            the numbers
     pairs     two columns of a table                          each side's own        each side's    untrained networks
     graph     TU folders, torch_geometric's data sets         nodes, edges, labels   GIN, GCN       counts of labels
     series    rows in the order of time                       neighbouring times     convolutions   the numbers
@@ -55,9 +55,7 @@ class Description:
     classes: tuple[str, ...] = field(default=(), kw_only=True)  # names of the classes; () without names
 
     def as_plain(self) -> dict[str, Any]:
-        return {
-            key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()
-        }
+        return {key: _lists(value) for key, value in asdict(self).items()}
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Self:
@@ -95,6 +93,10 @@ class Description:
         """The description with views of this side length, where views have one."""
         return self
 
+    def with_statistics(self, mean: Sequence[float], std: Sequence[float]) -> Self:
+        """The description with this normalisation of views, where they are pictures."""
+        raise UserError(f"mean was {list(mean)}; it is for images")
+
     def side(self) -> int | None:
         """The side of a view in pixels, where views are pictures."""
         return None
@@ -111,6 +113,10 @@ class Description:
     def with_statistics_of(self, data: Any, size: int | None) -> Self:
         """This description with the statistics of other data. What an encoder was built for stays."""
         return self
+
+
+def _lists(value: Any) -> Any:
+    return [_lists(part) for part in value] if isinstance(value, tuple) else value
 
 
 def _invalid(reason: str) -> UserError:
@@ -148,6 +154,9 @@ class Arrays:
     array: np.ndarray
     labelled: Labels = (None, ())
     paths: tuple[str, ...] | None = None
+    # of a table with categories: the names of the levels of each column, which holds their numbers; () for a
+    # column of numbers
+    levels: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -178,7 +187,9 @@ class Collection:
     unlabelled: str = ""
     blocks: Blocks | None = None
     contents: list[Any] | None = None  # all contents, where they fit in memory
-    reader: UnusableRows | None = None  # where instances may turn out to be unusable when they are read
+    unusable_rows: UnusableRows | None = (
+        None  # where instances may turn out to be unusable when they are read
+    )
 
     def common(self) -> dict[str, Any]:
         """The fields that the data sets of every modality have, except the store."""
@@ -197,8 +208,13 @@ class AbstractReader(ABC):
 
     description_type: ClassVar[type[Description]]
     suffixes: ClassVar[tuple[str, ...]] = ()  # of files that this modality reads
+    # formats by suffix that are not read although they hold instances, and what to convert them to
+    unread: ClassVar[Mapping[str, str]] = {}
+    converted_to: ClassVar[str] = ""
     files: ClassVar[str]  # what messages count before files are decoded
     columns: ClassVar[tuple[str, ...]] = ()  # names of Parquet columns that hold encoded instances
+    text_columns: ClassVar[tuple[str, ...]] = ()  # names of columns of text that hold instances
+    feature: ClassVar[str] = ""  # type of the Hugging Face feature that holds encoded instances
     array_key: ClassVar[str] = ""  # of the array in an .npz file
     array_axes: ClassVar[tuple[int, ...]] = ()  # numbers of axes of an array that is of this modality
     # facts of an instance that was not decoded yet; None: a data set needs the facts of all its instances
@@ -361,6 +377,25 @@ def read_views(kind: type[AbstractViewSettings], choice: Choice) -> AbstractView
 # ---------------------------------------------------------------------------------------------- networks
 
 
+@dataclass(frozen=True)
+class Pretrained:
+    """Weights that a library has for a network, and how it was shown pictures when it learned them, as far as
+    their own configuration says so."""
+
+    path: Path  # a file; of transformers, a folder
+    origin: str  # whose configuration it is, for messages
+    size: int | None = None  # side of a view in pixels
+    mean: tuple[float, ...] | None = None  # of each channel, in [0, 1]
+    std: tuple[float, ...] | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """What its configuration says, as settings of a run."""
+        size = {} if self.size is None else {"image_size": self.size}
+        if self.mean is None or self.std is None:
+            return size
+        return {**size, "mean": list(self.mean), "std": list(self.std)}
+
+
 class AbstractNetworks(ABC):
     """The backbones of a modality by name."""
 
@@ -374,6 +409,23 @@ class AbstractNetworks(ABC):
         if name not in self.names:
             raise UserError(f"backbone was {name!r}; expected for {plural} {', '.join(self.names)}")
         return name
+
+    def config(self, name: str, stored: Any = None) -> dict[str, Any] | None:
+        """The configuration of a network whose name does not describe it: `stored`, or from a file; None for
+        all others."""
+        return None
+
+    def pretrained(self, name: str) -> Pretrained:
+        """Where on this machine the weights are that a library has for this name."""
+        raise UserError(f"init was pretrained, but there are no pretrained weights of backbone={name}")
+
+    def beside(self, file: Path) -> Pretrained:
+        """A weights file with what the configuration in its folder says."""
+        return Pretrained(file, str(file))
+
+    def start_settings(self, weights: Pretrained, data: DataSet | None) -> dict[str, Any]:
+        """The settings of a run on these data that follow from weights."""
+        return weights.settings()
 
     @abstractmethod
     def inputs(self, network: str, choice: Choice, description: Any) -> InputSpec:

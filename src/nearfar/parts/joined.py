@@ -1,4 +1,4 @@
-"""The parts of a room by name, and several of them joined by +: `labelled+ring` is two selections in turn,
+"""The parts of a choice by name, and several of them joined by +: `labelled+ring` is two selections in turn,
 `infonce+ml-cpc` a sum of two bounds. What is joined is made like any part, with the settings of all that it
 joins side by side."""
 
@@ -21,14 +21,14 @@ class Joinable(dict[str, Maker]):
     def __init__(
         self,
         parts: Mapping[str, Maker],
-        room: str,
+        choice: str,
         join: Callable[..., Any],
         between: str,
         traits: Mapping[str, Callable[..., bool]],
         shared: bool = False,
     ) -> None:
         super().__init__(parts)
-        self.room, self.join, self.between, self.traits, self.shared = room, join, between, traits, shared
+        self.choice, self.join, self.between, self.traits, self.shared = choice, join, between, traits, shared
 
     def __contains__(self, name: object) -> bool:
         if not isinstance(name, str):
@@ -44,8 +44,9 @@ class Joinable(dict[str, Maker]):
         names = name.split(JOINED_BY)
         if len(names) < 2 or name not in self:
             raise KeyError(name)
-        if len({*names}) < len(names):
-            raise UserError(f"{self.room} was {name}, which names one of them twice; name each once")
+        repeated = next((part for part in names if names.count(part) > 1), None)
+        if repeated is not None:
+            raise UserError(f"{self.choice} was {name}, which lists {repeated} twice; list each once")
         return self._joined({part: self[part] for part in names})
 
     def _joined(self, makers: Mapping[str, Maker]) -> Maker:
@@ -82,7 +83,7 @@ class Joinable(dict[str, Maker]):
             for key, parameter in settable(maker).items():
                 if key in parameters and not self.shared:
                     raise UserError(
-                        f"{self.room} was {JOINED_BY.join(makers)}, but {owners[key]} and {name} both have "
+                        f"{self.choice} was {JOINED_BY.join(makers)}, but {owners[key]} and {name} both have "
                         f"a setting {key}"
                     )
                 owners.setdefault(key, name)

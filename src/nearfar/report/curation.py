@@ -24,7 +24,7 @@ def curation(run: Run) -> Section | None:
             f"{int(stored[name]['count']):,} {title}" for name, title in TITLES.items() if name in stored
         )
         rows = {name: _cases(stored[name]["first"]) for name in TITLES if name in stored}
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return Section("Curation", (f"RUN/{FACTS} cannot be read; nearfar curate writes a new one.",))
     title = "Curation"
     try:
@@ -43,9 +43,11 @@ def _picture_rows(
 ) -> tuple[PictureRow, ...]:
     if not run.may_open(str(stored["data"])):
         raise ValueError("the data are at a URL that was not confirmed")
-    images = run.images(None if stored["data"] == run.settings.data else str(stored["data"]))
+    images = run.open_data(None if stored["data"] == run.settings.data else str(stored["data"]))
     if images.fingerprint != stored["fingerprint"]:
         raise ValueError("the data have changed since; run nearfar curate again")
+    if not all(0 <= row < len(images) for cases in rows.values() for row, _ in cases):
+        raise ValueError(f"RUN/{FACTS} names rows that the data do not have")
     picture_rows = []
     for name, cases in rows.items():
         if cases:

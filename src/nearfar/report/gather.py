@@ -36,8 +36,8 @@ def gather(run: Run, detail: Detail) -> RunFacts:
     return RunFacts(
         title=run.path.resolve().name,
         path=str(run.path),
-        recipe=written(settings.get("recipe", "")),
-        data=written(settings.get("data", "")),
+        recipe=as_text(settings.get("recipe", "")),
+        data=as_text(settings.get("data", "")),
         unit=run.modality.unit,
         summary=tuple(_summary(run, settings, environment, metrics)),
         environment=tuple(Fact(name, value) for name, value in environment.items()),
@@ -47,7 +47,7 @@ def gather(run: Run, detail: Detail) -> RunFacts:
         curves=curves_of(metrics),
         scores=tuple(_scores(run.results)),
         events=tuple(_events(metrics)),
-        settings=tuple(Fact(name, written(value)) for name, value in flattened(settings)),
+        settings=tuple(Fact(name, as_text(value)) for name, value in flattened(settings)),
         map=drawn_map,
         gallery=gallery,
         strip=strip,
@@ -67,7 +67,7 @@ def flattened(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{name}", value
 
 
-def written(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A setting as on the command line."""
     if isinstance(value, (Schedule, Learnt)):
         return str(value.written())
@@ -76,14 +76,14 @@ def written(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (list, tuple)):
-        return ", ".join(written(item) for item in value)
+        return ", ".join(as_text(item) for item in value)
     return str(value)
 
 
 def _environment(run: Run) -> dict[str, str]:
     """env.json, flattened; empty when the file is missing or damaged, since the page can do without it."""
     tree = read_json(run.path / "env.json")
-    return {name: written(value) for name, value in flattened(tree)} if isinstance(tree, dict) else {}
+    return {name: as_text(value) for name, value in flattened(tree)} if isinstance(tree, dict) else {}
 
 
 def _summary(
@@ -101,7 +101,7 @@ def _summary(
         yield from _speed(run, trained)
     for name in ("backbone", "batch_size"):
         if settings.get(name) is not None:
-            yield Fact(name.replace("_", " "), written(settings[name]))
+            yield Fact(name.replace("_", " "), as_text(settings[name]))
     yield from _data(RunFolder(run.path).notes())
     yield from _machine(run, settings, environment)
 
@@ -132,7 +132,7 @@ def _dated(moment: datetime) -> str:
 def _machine(run: Run, settings: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[Fact]:
     """When and where, by the last part of the names in env.json."""
     values = {name.rpartition(".")[2]: value for name, value in environment.items()}
-    values.setdefault("precision", written(settings.get("precision", "")))
+    values.setdefault("precision", as_text(settings.get("precision", "")))
     with suppress(OSError):
         written_at = (run.path / "metrics.jsonl").stat().st_mtime
         values["last logged"] = _dated(datetime.fromtimestamp(written_at, UTC))
@@ -206,25 +206,25 @@ def _events(metrics: Sequence[Mapping[str, Any]]) -> Iterator[Event]:
 def _scores(results: Sequence[Result]) -> Iterator[Score]:
     """The accuracies of every result: of the learned features, then of each baseline."""
     for result in results:
-        tested = _tested(result)
+        test_set = _tested(result)
         for features, measurements in {"learned": result.figures, **result.baselines}.items():
             for path, measurement in measurements.items():
                 if "top1" in measurement.figures:
-                    yield _score(display_name(path), features, measurement, tested)
+                    yield _score(display_name(path), features, measurement, test_set)
 
 
-def _score(protocol: str, features: str, measurement: Measurement, tested: Tested) -> Score:
+def _score(protocol: str, features: str, measurement: Measurement, test_set: Tested) -> Score:
     top5 = measurement.figures["top5"] if "top5" in measurement.titles() else None
     if measurement.test is not None:  # another test set than that of the other protocols
-        kind = f"{tested.kind} {measurement.test.fingerprint}"
-        tested = replace(tested, kind=kind, name=measurement.test.name, samples=measurement.test.samples)
+        kind = f"{test_set.kind} {measurement.test.fingerprint}"
+        test_set = replace(test_set, kind=kind, name=measurement.test.name, samples=measurement.test.samples)
     return Score(
         protocol,
         features,
         measurement.figures["top1"].value,
         None if top5 is None else top5.value,
         measurement.figures["top1"].interval,
-        tested,
+        test_set,
         measurement.answers,
     )
 
@@ -237,7 +237,7 @@ def _tested(result: Result) -> Tested:
         result.test.unit,
         result.train.name,
         result.train.samples,
-        tuple(Fact(str(name), written(value)) for name, value in result.settings.items()),
+        tuple(Fact(str(name), as_text(value)) for name, value in result.settings.items()),
         tuple(_class_names(result.notes.get("labels"))),
     )
 

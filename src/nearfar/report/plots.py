@@ -169,7 +169,8 @@ def _single(plot: Plot, run: RunFacts, name: str) -> ChartOnPage:
 
 
 def _course(curve: Curve, format_value: Callable[[float], str]) -> str:
-    return f"from {format_value(curve.first)} to {format_value(curve.last)} over {curve.epoch[-1]:.3g} epochs"
+    epochs = f"{curve.epoch[-1]:.3g}"
+    return f"from {format_value(curve.first)} to {format_value(curve.last)} over {epochs} {'epoch' if epochs == '1' else 'epochs'}"
 
 
 def compared(runs: Sequence[RunFacts], names: Iterable[str]) -> list[ChartOnPage]:

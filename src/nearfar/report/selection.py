@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nearfar.config.sections import ROOMS
+from nearfar.config.sections import PARTS_BY_CHOICE
 from nearfar.core.method import Method
 from nearfar.core.schedules import Progress
 from nearfar.core.types import Batch, Coverage
@@ -68,7 +68,7 @@ _PARTS = Absent("Anchors are parts of an instance here and are not shown one by 
 def selects(settings: Mapping[str, Any]) -> bool:
     """Whether the settings name a selection that may drop candidates."""
     choice = settings.get("selection")
-    part = ROOMS["selection"].get(choice.get("name", "")) if isinstance(choice, Mapping) else None
+    part = PARTS_BY_CHOICE["selection"].get(choice.get("name", "")) if isinstance(choice, Mapping) else None
     return part is not None and not part.keeps_all
 
 

@@ -37,7 +37,7 @@ def visuals_of(
 ) -> tuple[Map | Absent, Gallery | Absent, Strip | Absent, Selected | Absent | None]:
     """Map, gallery, strip and selection, or why they are absent; None where everyone is kept."""
     try:
-        images = run.images()
+        images = run.open_data()
         rows = images.sample(0, 0, detail.points)
         absent = None if len(rows) else Absent("The data set holds no images.")
     except UNAVAILABLE as problem:

@@ -18,7 +18,7 @@ from nearfar.system.untrusted import arrow_path
 def write_embedding(run: Run, data: Any, out: Path) -> tuple[int, int]:
     """Writes the columns `path`, `label` and `class` (if there are labels) and `feature`; returns the numbers
     of rows and features. Several ranks share the work; the first writes."""
-    images = run.images(data)
+    images = run.open_data(data)
     parts = feature_batches(
         run.encoder(),
         images,

@@ -9,15 +9,15 @@ from nearfar.errors import UserError
 from nearfar.system.files import replace_file
 from nearfar.system.untrusted import open_regular_file
 
-Row = dict[str, Any]
+MetricsRow = dict[str, Any]
 MAX_FILE_BYTES, MAX_ROW_BYTES = 2**32, 2**16
 MAX_HELD_BYTES = 2**25  # of the text of rows that are in memory
 
 
-def read_metrics(path: Path) -> list[Row]:
+def read_metrics(path: Path) -> list[MetricsRow]:
     """The rows of metrics.jsonl. Of very many training rows every second one is left out, as often as
     needed."""
-    rows: list[tuple[int, int, Row]] = []  # size of the text, number among the training rows, content
+    rows: list[tuple[int, int, MetricsRow]] = []  # size of the text, number among the training rows, content
     held_bytes, training, stride = 0, 0, 1
     for line, row in _lines(path):
         is_training = row.get("kind") == "train"
@@ -46,7 +46,7 @@ def rewind_metrics(path: Path, step: int) -> None:
                 file.write(line.rstrip(b"\n") + b"\n")
 
 
-def _lines(path: Path) -> Iterator[tuple[bytes, Row]]:
+def _lines(path: Path) -> Iterator[tuple[bytes, MetricsRow]]:
     """Each line with its row. Lines that a kill cut short, or that are too long, are left out."""
     try:
         with open_regular_file(path, MAX_FILE_BYTES) as file:

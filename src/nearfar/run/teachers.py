@@ -27,7 +27,7 @@ from nearfar.errors import UserError, counted
 from nearfar.modalities import MODALITIES, Description, Modality
 from nearfar.parts.encoders.backbones import SMALL
 from nearfar.parts.encoders.heads import width_of
-from nearfar.run.weights import read_weights, renamed, shapes_of
+from nearfar.run.weights import fitted, read_weights
 
 TEACHER = "teacher"  # among objects
 PYTHON_PREFIX = "own "  # before the name of a Python module
@@ -185,7 +185,7 @@ def _from_file(name: str, path: Path, spec: str) -> Teacher:
             name, views, modality.reader.example_description(1).resized(side)
         ).body(0)
         try:
-            matches = renamed(weights, shapes_of(net.state_dict()), str(path), "teacher")
+            matches = fitted(weights, net, str(path), "teacher")
         except UserError as problem:
             problems.append(problem)
             continue

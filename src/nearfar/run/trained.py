@@ -48,6 +48,7 @@ from nearfar.run.folder import RunFolder
 from nearfar.run.metrics import read_metrics
 from nearfar.run.results import results_of
 from nearfar.run.teachers import TEACHER, attach_teacher
+from nearfar.run.weights import shapes_of
 from nearfar.system.files import as_path
 from nearfar.system.hardware import pick_device
 from nearfar.system.untrusted import is_number, read_json
@@ -71,7 +72,7 @@ class Run:
     the processes that have opened the run together and share the work.
 
     A run may come from a stranger, so a URL in its settings is not opened unless the user names it too
-    (`confirm`) or `allow_urls` is set.
+    (`allow_url`) or `allow_urls` is set.
     """
 
     def __init__(
@@ -85,10 +86,10 @@ class Run:
     ) -> None:
         self.folder = RunFolder(path)
         self.allow_urls = allow_urls
-        self._confirmed: set[str] = set()
+        self._allowed_urls: set[str] = set()
         self.settings, self.objects, self.data, self.strategy = settings, objects, data, strategy
         self._sets: dict[tuple[str, int | None], DataSet] = {}
-        self._remembered: DataSet | None = None
+        self._open_data: DataSet | None = None
         # as training sees them, by the fingerprint of what is evaluated
         self._opened: dict[str, DataSet] = {}
 
@@ -123,6 +124,9 @@ class Run:
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled run is its folder, settings and objects. Data that were Python objects stay behind."""
         return Run, (self.path.absolute(), self.settings, self.objects, None, SINGLE, self.allow_urls)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, recipe={self.settings.recipe!r}, data={self.settings.data!r})"
 
     @property
     def path(self) -> Path:
@@ -178,7 +182,10 @@ class Run:
 
     @property
     def unfinished(self) -> str:
-        """A sentence about how far an unfinished run is; empty for a finished one."""
+        """A sentence about how far an unfinished run is; empty for a finished one. A run that a hook ended is
+        finished."""
+        if self.facts.get("ended") is not None:
+            return ""
         steps = self.settings.epochs * (self.description.instances // self.settings.batch_size)
         step = self.facts["step"]
         return f"{self.path} is unfinished: step {step:,} of {steps:,}" if step < steps else ""
@@ -186,12 +193,11 @@ class Run:
     @property
     def device(self) -> torch.device:
         """The device of the settings; on a machine without it, the best available one."""
+        local_rank = self.strategy.local_rank if self.strategy.is_distributed else None
         try:
-            return pick_device(
-                self.settings.device, self.strategy.local_rank if self.strategy.is_distributed else None
-            )
+            return pick_device(self.settings.device, local_rank)
         except UserError:
-            return pick_device("auto")
+            return pick_device("auto", local_rank)
 
     def method(self, trained: bool = True) -> Method:
         """The trained method, or the method before its first step: a copy that is yours to change. Each is
@@ -280,7 +286,7 @@ class Run:
             self._check_objects()
         return views_of(self.settings, description or self.description, self.device, self.objects)
 
-    def images(self, spec: Any = None, size: int | None = None) -> Any:
+    def open_data(self, spec: Any = None, size: int | None = None) -> Any:
         """The run's data, or other data for its encoder; paths are opened once. `size`: the side of views to
         be made, where that is larger than the run's, so that images are stored large enough."""
         if isinstance(spec, DataSet):
@@ -299,7 +305,7 @@ class Run:
         located = self._own_data() if spec is None else locate_beside(self.settings, spec)
         check_kind(self.settings, located)
         limits = Limits(max_bad_share=self.settings.max_bad_share, scans=self.folder.cache)
-        opened = self._remembered if spec is None and size is None else None
+        opened = self._open_data if spec is None and size is None else None
         if opened is None:
             opened = open_on_all_ranks(located, limits, options, self.strategy)
         usable = check_all(opened, self.folder.cache, self.settings.workers, self.strategy)
@@ -314,18 +320,18 @@ class Run:
         opened = [data for data in self._opened.values() if data.ignored]
         return [f"{data.name}: {ignored_files(data.ignored)}" for data in opened]
 
-    def remember(self, data: DataSet) -> None:
+    def set_open_data(self, data: DataSet) -> None:
         """Uses data that are already open as the run's data."""
-        self._remembered = data
+        self._open_data = data
 
-    def confirm(self, *specs: Any) -> None:
+    def allow_url(self, *specs: Any) -> None:
         """Notes data that the user named: a URL among them may be opened where settings of a run name it."""
-        self._confirmed.update(spec for spec in specs if isinstance(spec, str))
+        self._allowed_urls.update(spec for spec in specs if isinstance(spec, str))
 
     def may_open(self, spec: str) -> bool:
         """Whether data that settings of this run, or of one it began with, name may be opened: anything but
         an unconfirmed URL."""
-        return not is_url(spec) or self.allow_urls or spec in self._confirmed
+        return not is_url(spec) or self.allow_urls or spec in self._allowed_urls
 
     @property
     def unopened_url(self) -> str | None:
@@ -365,7 +371,7 @@ class Run:
         """Features of the frozen encoder, one float32 row per instance, in the order of the data."""
         return features(
             self.encoder(),
-            self.images(data),
+            self.open_data(data),
             self.plain_view(),
             device=self.device,
             workers=self.settings.workers,
@@ -377,7 +383,7 @@ class Run:
         earlier = self.at(step)
         backbone = earlier.method().encoders.backbone().to(self.device)
         view, workers = earlier.plain_view(), self.settings.workers
-        return features(backbone, self.images(data), view, device=self.device, workers=workers)
+        return features(backbone, self.open_data(data), view, device=self.device, workers=workers)
 
     def choices(self) -> dict[str, str]:
         return describe({room: getattr(self.settings, room) for room in CHOICES})
@@ -495,6 +501,14 @@ def backbones_of(method: Method) -> list[nn.Module]:
     """The backbone, or the networks it consists of."""
     backbone = method.encoders.backbone()
     return list(backbone.backbones) if isinstance(backbone, ConcatFeatures) else [backbone]
+
+
+def copies_of(method: Method, backbone: nn.Module) -> list[nn.Module]:
+    """A backbone, and every module of the method's encoders that is like it: those of slow networks."""
+    shapes = shapes_of(backbone.state_dict())
+    inside = method.encoders.modules() if isinstance(method.encoders, nn.Module) else ()
+    alike = [m for m in inside if type(m) is type(backbone) and shapes_of(m.state_dict()) == shapes]
+    return list({id(module): module for module in (backbone, *alike)}.values())
 
 
 def trains_on_labels(method: Method) -> bool:

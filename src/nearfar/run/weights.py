@@ -3,16 +3,26 @@
 import os
 import pickle
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearfar.errors import UserError
-from nearfar.system.untrusted import check_memory, check_regular, check_zip, open_regular_file, read_bytes
+from nearfar.parts.encoders.libraries import HFBackbone, TimmBackbone, hf_converted
+from nearfar.system.untrusted import (
+    check_memory,
+    check_regular,
+    check_zip,
+    open_regular_file,
+    read_bytes,
+    read_json,
+)
 
+PRETRAINED = "pretrained"  # as the setting `init`: the weights that a library has for the backbone
 # prefixes of names in other people's files, and ours before the names of timm
 PREFIXES = ("", "net.", "module.", "model.", "backbone.", "encoder.", "module.encoder_q.")
 
@@ -57,10 +67,30 @@ def read_weights(path: Path, key: str = "init") -> dict[str, Tensor]:
     return {str(name): tensor for name, tensor in loaded.items() if isinstance(tensor, Tensor)}
 
 
-def renamed(
-    weights: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], source: str, key: str = "init"
+def read_folder(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a folder that transformers wrote: of model.safetensors, or of the files that its index
+    names."""
+    index = read_json(folder / "model.safetensors.index.json")
+    files = index.get("weight_map") if isinstance(index, Mapping) else None
+    names = {*files.values()} if isinstance(files, Mapping) else {"model.safetensors"}
+    weights: dict[str, Tensor] = {}
+    for name in sorted(map(str, names)):
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise UserError(
+                f"the index in {folder} names {name!r}; expected safetensors files of that folder"
+            )
+        weights |= read_weights(folder / name)
+    return weights
+
+
+def fitted(
+    weights: Mapping[str, Tensor], body: nn.Module, source: str, key: str = "init"
 ) -> dict[str, Tensor]:
-    """The weights under our names; stops at the first that is missing or has another shape."""
+    """The weights under the names of a backbone; stops at the first that is missing or has another shape.
+    Those for another picture size or other channels are adapted, where the network's library can."""
+    shapes = shapes_of(body.state_dict())
+    if isinstance(body, HFBackbone):
+        weights = hf_converted(body.config, weights)
     candidates = []
     for ours in PREFIXES[:2]:
         for theirs in PREFIXES:
@@ -75,6 +105,8 @@ def renamed(
             f"lacks {names[missing[0]]}; "
             "choose the backbone it was made for"
         )
+    if any(tuple(tensor.shape) != shapes[name] for name, tensor in matches.items()):
+        matches = _adapted(matches, body)
     for name, shape in shapes.items():
         if name in matches and tuple(matches[name].shape) != shape:
             raise UserError(
@@ -84,6 +116,26 @@ def renamed(
                 "was made for"
             )
     return matches
+
+
+def _adapted(weights: dict[str, Tensor], body: nn.Module) -> dict[str, Tensor]:
+    """Weights with the shapes of the body, as far as that is possible."""
+    if isinstance(body, TimmBackbone):
+        with suppress(RuntimeError):  # other shapes are reported by name
+            return body.adapted(weights)
+    state = body.state_dict()
+    return {name: _with_channels(tensor, state[name].shape) for name, tensor in weights.items()}
+
+
+def _with_channels(kernel: Tensor, shape: torch.Size) -> Tensor:
+    """A first layer for another number of channels, as timm adapts it: the kernels of colours are summed for
+    grey pictures, else repeated, with the same sum."""
+    same_otherwise = kernel.ndim == len(shape) == 4 and kernel.shape[::2] == shape[::2]
+    if not same_otherwise or kernel.shape[1] != 3 or kernel.shape[1:] == shape[1:]:
+        return kernel
+    if shape[1] == 1:
+        return kernel.sum(dim=1, keepdim=True)
+    return kernel[:, [channel % 3 for channel in range(shape[1])]] * (3 / shape[1])
 
 
 def shapes_of(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

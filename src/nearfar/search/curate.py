@@ -69,7 +69,7 @@ def curate(run: Run | str | Path, data: Any, out: str | Path | None = None) -> C
     """Lists near-duplicates, outliers and doubtful labels of `data`, and writes them to the folder `out`."""
     run = run if isinstance(run, Run) else Run.open(run)
     folder = None if out is None else _check_target(Path(out))
-    images = run.images(data)
+    images = run.open_data(data)
     if len(images) <= SCALE_RANK:
         raise UserError(
             f"{images.name} has {counted(len(images), images.unit)}; curation needs more than {SCALE_RANK}"

@@ -9,6 +9,9 @@ Searching reads features.safetensors, which is safe for files from strangers, an
 """
 
 import json
+import os
+import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,14 +24,14 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from nearfar.errors import UserError
+from nearfar.errors import UserError, error_reason
 from nearfar.modalities import DataSet
 from nearfar.run.features import cached_features, encoder_digest, features_key
 from nearfar.run.trained import Run
 from nearfar.run.weights import load_tensors
 from nearfar.search.neighbours import nearest, unit_rows
 from nearfar.system.extras import need
-from nearfar.system.files import check_folder, replace_folder, temporary_name
+from nearfar.system.files import check_folder, recover_folder, replace_folder, temporary_name
 from nearfar.system.parquet_reading import read_table_file
 from nearfar.system.untrusted import arrow_path, read_json
 
@@ -85,9 +88,10 @@ def label_names(images: DataSet) -> list[str | None]:
 def build_index(run: Run | str | Path, data: Any, out: str | Path) -> Index:
     """Writes the index folder `out` of the features of `data`; replaces an index that is there."""
     run = run if isinstance(run, Run) else Run.open(run)
-    out = Path(out)
+    out = Path(os.path.realpath(out))  # a symbolic link stays
+    recover_folder(out)
     _check_target(out)
-    images = run.images(data)
+    images = run.open_data(data)
     index = Index(embedded(run, images), list(images.paths), label_names(images))
     facts = {
         "data": images.name,
@@ -96,15 +100,19 @@ def build_index(run: Run | str | Path, data: Any, out: str | Path) -> Index:
         "rows": len(index.paths),
         "dim": index.features.shape[1],
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(out)
-    temporary.mkdir()
-    save_file({"features": torch.from_numpy(index.features)}, temporary / FEATURES)
-    items = pa.table({"path": pa.array(index.paths), "class": pa.array(index.labels, pa.string())})
-    pq.write_table(items, arrow_path(temporary / ITEMS))
-    _write_faiss(index.features, temporary / FAISS)
-    (temporary / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-    replace_folder(temporary, out)
+    try:
+        temporary.mkdir(parents=True)
+        save_file({"features": torch.from_numpy(index.features)}, temporary / FEATURES)
+        items = pa.table({"path": pa.array(index.paths), "class": pa.array(index.labels, pa.string())})
+        pq.write_table(items, arrow_path(temporary / ITEMS))
+        _write_faiss(index.features, temporary / FAISS)
+        (temporary / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        replace_folder(temporary, out)
+    except (OSError, SafetensorError) as problem:  # safetensors wraps errors of the disk
+        raise UserError(f"--out {out} could not be written: {error_reason(problem)}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     return index
 
 
@@ -155,10 +163,13 @@ def search(run: Run | str | Path, data: Any, query: Any, count: int = 10) -> lis
     """For each instance of `query`, its path and the `count` most similar instances of `data`, by the cosine
     of the run's features. `data` is data or an index folder; `query` is data: one file, a folder, an array."""
     run = run if isinstance(run, Run) else Run.open(run)
+    if isinstance(data, (str, Path)):
+        with suppress(OSError):  # an earlier command may have been killed while it replaced this index
+            recover_folder(Path(os.path.realpath(data)))
     if is_index(data):
         index = open_index(data, run)
     else:
-        images = run.images(data)
+        images = run.open_data(data)
         index = Index(embedded(run, images), list(images.paths), label_names(images))
-    queries = run.images(query)
+    queries = run.open_data(query)
     return list(zip(queries.paths, index.search(run.embed(queries).numpy(), count), strict=True))

@@ -30,6 +30,7 @@ def read_labels(text: str | float | Path) -> LabelChoice:
                 f"--labels was {text}; expected a share such as 0.01, a number of each class such as 10, or "
                 "a .csv or .parquet file with the columns path (or index) and label"
             )
+        label_columns(text)  # a mistake in it is reported before any stage is trained
         return text
     if not text > 0 or (text >= 1 and text != int(text)):
         raise UserError(f"--labels was {text:g}; expected a share below 1, or a whole number of each class")
@@ -40,12 +41,7 @@ def choose_labels(data: DataSet, labels: LabelChoice, draw: int) -> DataSet:
     """The labelled instances, with their labels. `draw`: the number of the random draw."""
     if not isinstance(labels, Path):
         return draw_labelled(data, labels, draw)
-    columns = read_columns(str(labels)).columns
-    if "label" not in columns or not {"path", "index"} & set(columns):
-        raise UserError(
-            f"--labels {labels} has the columns {', '.join(columns)}; expected label, and path or index to "
-            "identify the instance"
-        )
+    columns = label_columns(labels)
     places = _by_path(data, columns, labels) if "path" in columns else _by_index(data, columns, labels)
     if len(set(places)) < len(places):
         raise UserError(
@@ -62,6 +58,17 @@ def choose_labels(data: DataSet, labels: LabelChoice, draw: int) -> DataSet:
     order = np.argsort(places, kind="stable")
     part = data.subset(np.asarray(places)[order])
     return replace(part, labels=numbers[order], classes=names)
+
+
+def label_columns(file: Path) -> Mapping[str, Any]:
+    """The columns of a file of labels: `label`, and `path` or `index`."""
+    columns = read_columns(str(file)).columns
+    if "label" not in columns or not {"path", "index"} & set(columns):
+        raise UserError(
+            f"--labels {file} has the columns {', '.join(columns)}; expected label, and path or index to "
+            "identify the instance"
+        )
+    return columns
 
 
 def _by_path(data: DataSet, columns: Mapping[str, Any], file: Path) -> list[int]:

@@ -103,7 +103,7 @@ class SemiResult:
         summary = Section(f"{self.title}, few labels", (about,), head, tuple(self.rows()), self.verdicts)
         runs = [Run.open(path) for path in self.runs.values()]
         for run in runs:
-            run.confirm(data)
+            run.allow_url(data)
         return write_report(runs, out, summary=summary)
 
 
@@ -199,7 +199,7 @@ class StageRunner:
             run = stage.train(folder)
             return {} if test is None or labelled is None else test.classifier(run, labelled)
 
-        owner = f"semi {self.request.recipe} {self.request.located().name}"
+        owner = f"semi {self.request.recipe} {self.request.located_data().name}"
         tested_on = None if test is None else test.data.fingerprint
         cell = replace(stage.cell, identity={**stage.cell.identity, "test": tested_on})
         (outcome,) = run_cells(self.store, [cell], compute, owner=owner)
@@ -229,7 +229,7 @@ class TestSet:
 
     def __init__(self, pretrained: Run, request: SemiRequest) -> None:
         self.pretrained, self.same_labels = pretrained, request.same_labels
-        self.data: DataSet = pretrained.images(request.test)
+        self.data: DataSet = pretrained.open_data(request.test)
         self._features = pretrained.embed(self.data)
 
     def classifier(self, run: Run, labelled: DataSet) -> dict[str, float]:

@@ -4,23 +4,25 @@ folder that resumes."""
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from nearfar.config.building import NONE
 from nearfar.config.objects import Objects
-from nearfar.config.resolving import read_words
+from nearfar.config.resolving import complete, nested, read_words
 from nearfar.config.settings import MAY_CHANGE, Settings
 from nearfar.data import Limits, Located, locate
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
 from nearfar.run.folder import RunFolder
+from nearfar.run.teachers import TEACHER, load_teacher
 from nearfar.run.trained import Run, columns_in
 from nearfar.simclrv2.labels import LabelChoice
 from nearfar.sweeps.engine import Cell
 from nearfar.train.defaults import resolve_here
 from nearfar.train.distill import RECIPE as STUDENT
-from nearfar.train.distill import student_of
+from nearfar.train.distill import objective_layer, teacher_section
 from nearfar.train.pretrain import run_pretraining
 
 SUPERVISED = "supervised"
@@ -36,6 +38,7 @@ SCRATCH_SHARES = (*SHARED, "epochs", "batch_size", "views")
 OPTIONS = ("student", "from_layer")  # of all stages together
 # of fine-tuning, as in `nearfar evaluate --protocol finetune`
 MIN_EPOCHS, MIN_STEPS, MAX_BATCH = 20, 300, 128
+OBJECTIVE = "kd"  # of the student
 STUDENT_PRIOR: Mapping[str, Any] = {"temperature": 1.0}  # of student's and teacher's class probabilities
 # nothing is held out: there are only a few labels
 DEFAULTS: Mapping[str, Any] = {"held_out": 0.0, "probe_every": 0.0}
@@ -50,6 +53,9 @@ class StageSettings:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, stage: str) -> dict[str, Any]:
+        """The user's settings of a later stage."""
+        if stage == SCRATCH:
+            return {key: value for key, value in self.of(FINETUNE).items() if key in SCRATCH_SHARES}
         shared = {key: value for key, value in self.pretrain.items() if key in SHARED}
         return {**shared, **self.by_stage.get(stage, {})}
 
@@ -123,16 +129,12 @@ class SemiRequest:
 
     def check(self) -> None:
         """Refuses bad settings of later stages and head layers that do not exist, before any work."""
-        located = self.located()
+        located = self.located_data()
         if self.test is not None and locate(self.test).name == located.name:
             raise UserError(
                 f"the test data are {located.name}, which is also the training data; give separate test data"
             )
-        if "student" in self.settings.options:
-            located.modality.check_network(self.settings.options["student"])
-        for stage, recipe in ((FINETUNE, SUPERVISED), (DISTIL, STUDENT)):
-            settings = {key: value for key, value in self.settings.of(stage).items() if key != "objective"}
-            resolve_here(recipe, located.name, None, settings, located=located)
+        _ = self.later_stage_settings
         if self.init is not None:
             run = Run.open(self.init)
             if run.settings.recipe != self.recipe:
@@ -142,8 +144,36 @@ class SemiRequest:
                 )
             self.cut_head(run)
 
-    def located(self) -> Located:
+    def located_data(self) -> Located:
         return locate(self.data)
+
+    @cached_property
+    def later_stage_settings(self) -> dict[str, Settings]:
+        """The settings of the later stages, without what earlier stages decide."""
+        student = {"backbone": self.settings.options["student"]} if "student" in self.settings.options else {}
+        distil = self.settings.of(DISTIL)
+        objective = objective_layer(distil.pop("objective", OBJECTIVE), distil)
+        layers: dict[str, list[Mapping[str, Any]]] = {
+            FINETUNE: [{"lr": 1e-3, "layer_decay": 0.7}, self.settings.of(FINETUNE)],
+            SCRATCH: [self.settings.of(SCRATCH)],
+            DISTIL: [objective, {"prior": STUDENT_PRIOR, **student}, distil],
+        }
+        located = self.located_data()
+
+        def settings_of(stage: str) -> Settings:
+            recipe = STUDENT if stage == DISTIL else SUPERVISED
+            out = self.out / self._folder(stage, 0)
+            return resolve_here(recipe, located.name, out, DEFAULTS, *layers[stage], located=located)[0]
+
+        return {stage: settings_of(stage) for stage in layers}
+
+    def _complete(self, stage: str, data: DataSet, values: Mapping[str, Any]) -> Settings:
+        """A stage's settings with values that earlier stages decide, where the user set none."""
+        words = self.settings.of(stage)
+        unset = {key: value for key, value in values.items() if key not in words or key == "encoders"}
+        if "encoders" in unset:
+            unset["encoders"] = {**unset["encoders"], **nested(words).get("encoders", {})}
+        return complete(self.later_stage_settings[stage], data.name, unset)
 
     def open_data(self, run: Run) -> DataSet:
         """All instances, opened as for the pretrained network."""
@@ -156,7 +186,7 @@ class SemiRequest:
     # stages
 
     def pretrain(self) -> Stage:
-        located = self.located()
+        located = self.located_data()
         settings, note = resolve_here(
             self.recipe, located.name, self.out / PRETRAIN, self.settings.pretrain, located=located
         )
@@ -164,14 +194,12 @@ class SemiRequest:
 
     def finetune(self, run: Run, labelled: DataSet, draw: int) -> Stage:
         """The backbone and the first layers of the head, trained further under a new classifier."""
-        start = {"init": str(run.path), "lr": 1e-3, "layer_decay": 0.7, "encoders": self.cut_head(run)}
-        return self._supervised(FINETUNE, run, labelled, draw, start, self.settings.of(FINETUNE))
+        start = {"init": str(run.path), "encoders": self.cut_head(run)}
+        return self._supervised(FINETUNE, run, labelled, draw, start)
 
     def from_scratch(self, run: Run, labelled: DataSet, draw: int) -> Stage:
         """The same network and number of steps with the few labels only."""
-        settings = self.settings.of(FINETUNE)
-        shared = {key: value for key, value in settings.items() if key in SCRATCH_SHARES}
-        return self._supervised(SCRATCH, run, labelled, draw, {}, shared)
+        return self._supervised(SCRATCH, run, labelled, draw, {})
 
     def distil(self, run: Run, teacher: Run, data: DataSet, draw: int) -> Stage:
         """A student of the fine-tuned network's outputs on all instances, without labels. One with the same
@@ -179,28 +207,18 @@ class SemiRequest:
         unlabelled = replace(data, labels=None, classes=(), unlabelled="a student learns from its teacher")
         student = self.settings.options.get("student", run.settings.backbone)
         start = {"init": str(run.path)} if student == run.settings.backbone else {}
-        defaults = {
-            **DEFAULTS,
+        loaded = load_teacher(teacher.path)
+        objective = self.settings.of(DISTIL).get("objective", OBJECTIVE)
+        values = {
             **start,
             "backbone": student,
             "batch_size": min(run.settings.batch_size, Settings.model_fields["batch_size"].default),
             "image_size": run.settings.image_size,
-            "prior": STUDENT_PRIOR,
+            "encoders": teacher_section(loaded, objective),
         }
-        words = self.settings.of(DISTIL)
-        objective = words.pop("objective", "kd")
-        folder = self._folder(DISTIL, draw)
-        settings, objects, _ = student_of(
-            str(teacher.path),
-            data.name,
-            self.out / folder,
-            defaults,
-            words,
-            objective=objective,
-            located=locate(data),
-        )
+        settings, folder = self._complete(DISTIL, data, values), self._folder(DISTIL, draw)
         cell = _cell(folder, settings, data.fingerprint)
-        return Stage(cell, settings, unlabelled, objects, self.quiet)
+        return Stage(cell, settings, unlabelled, {TEACHER: loaded}, self.quiet)
 
     def _supervised(
         self,
@@ -209,16 +227,12 @@ class SemiRequest:
         labelled: DataSet,
         draw: int,
         start: Mapping[str, Any],
-        words: Mapping[str, Any],
     ) -> Stage:
         batch = min(MAX_BATCH, len(labelled))
         epochs = max(MIN_EPOCHS, math.ceil(MIN_STEPS / (len(labelled) // batch)))
         network = {"backbone": run.settings.backbone, "image_size": run.settings.image_size}
-        defaults = {**DEFAULTS, **network, "epochs": epochs, "batch_size": batch}
-        folder = self._folder(stage, draw)
-        settings, _ = resolve_here(
-            SUPERVISED, labelled.name, self.out / folder, defaults, start, words, located=locate(labelled)
-        )
+        values = {**network, **start, "epochs": epochs, "batch_size": batch}
+        settings, folder = self._complete(stage, labelled, values), self._folder(stage, draw)
         return Stage(_cell(folder, settings, labelled.fingerprint), settings, labelled, quiet=self.quiet)
 
     def _folder(self, stage: str, draw: int) -> str:

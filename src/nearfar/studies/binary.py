@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from nearfar.errors import UserError
 from nearfar.studies.frame import REFERENCE, Study, StudyResult, StudyRow, StudyTable, Workspace
 
-Negatives = Literal["batch", "independent"]
+NegativeSource = Literal["batch", "independent"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Coins:
     n: int
     m: int
     p: float = 0.5
-    negatives: Negatives = "batch"
+    negatives: NegativeSource = "batch"
 
     def __post_init__(self) -> None:
         # closer to 0 or 1, the probability of a batch of the rarer side underflows
@@ -140,7 +140,7 @@ def _moments(values: Float[np.ndarray, "case"], chances: Float[np.ndarray, "case
     return BatchMoments(mean, float((values - mean) ** 2 @ chances))
 
 
-KINDS: tuple[Negatives, ...] = ("batch", "independent")
+KINDS: tuple[NegativeSource, ...] = ("batch", "independent")
 SIZES = (2, 3, 4, 8, 16, 32, 64, 128)
 DRAWN_SIZES = (3, 8, 32)
 CLAIMS = {
@@ -183,7 +183,7 @@ def _figure_one(p: float) -> StudyTable:
     return StudyTable("Figure 1", rows, source, lines, "alpha", "x")
 
 
-def highest_excess(p: float, negatives: Negatives) -> float:
+def highest_excess(p: float, negatives: NegativeSource) -> float:
     """The largest J_alpha - I over proven alpha and sizes."""
     values = []
     for size in SIZES:

@@ -24,7 +24,7 @@ from nearfar.studies.frame import (
     Workspace,
     mean_row,
 )
-from nearfar.studies.images import ImageSetup, Measure, StudyArm, compute_arm
+from nearfar.studies.images import ImageSetup, RunMeasure, StudyArm, compute_arm
 
 MEASURES = {"knn": "kNN top-1 in percent", "linear": "linear top-1 in percent"}
 UNTRAINED = "untrained"
@@ -87,7 +87,7 @@ def compute_figures(
     workspace: Workspace,
     setup: ImageSetup,
     arms: Mapping[str, StudyArm],
-    measure: Measure | None = None,
+    measure: RunMeasure | None = None,
     deadline: float = math.inf,
 ) -> dict[str, list[Any]]:
     """The values of every arm, one for each seed. The first seed of all arms is computed before the second of
@@ -139,7 +139,7 @@ def comparison_study(
     name: str,
     about: str,
     specify: Callable[..., Comparison],
-    measure: Measure | None = None,
+    measure: RunMeasure | None = None,
     finish: Finish | None = None,
 ) -> Study:
     """A study that `specify(setup, **options)` describes. `measure`: further values of a trained arm;

@@ -5,12 +5,15 @@ Alpha falls geometrically and crosses 1 half-way: 1 to 1, 2 to 0.5, 5 to 0.2, 10
 to 2, its tables 5 to 0.2). The paper trains 200, 500 and 1,000 epochs; `epochs` stands for its 200, and the
 others are in proportion.
 
-Command: nearfar study curricula data=cifar10:ROOT     Cost: about 80 minutes of one core.
+Command: nearfar study curricula data=cifar10:ROOT             Cost: about 80 minutes of one core.
+         nearfar study adaptive-curricula data=cifar10:ROOT    Cost: about 20 minutes of one core.
 """
 
+from dataclasses import replace
 from typing import Any
 
-from nearfar.studies.comparison import MEASURES, Claim, Comparison, PaperColumn, comparison_study
+from nearfar.studies.comparison import MEASURES, Claim, Comparison, Figures, PaperColumn, comparison_study
+from nearfar.studies.frame import StudyResult, StudyTable, mean_row
 from nearfar.studies.images import ImageSetup, StudyArm
 
 BASE = "CPC"
@@ -55,7 +58,56 @@ def curricula(setup: ImageSetup) -> Comparison:
     )
 
 
+# ------------------------------------------------------------------------------ without a clock
+
+HELD_OUT = 0.1  # of the training images, in every arm, so that all train on the same ones
+POLICIES = {  # by what a curriculum follows; {ends} and a schedule over the whole run
+    "clock": "{clock}({ends})",
+    "held-out bound": "on_bound({ends},{moves})",
+    "variance": "on_variance({ends},{moves})",
+}
+
+
+def adaptive_curricula(setup: ImageSetup) -> Comparison:
+    """ML-CPC's alpha from 10 to 0.1, and a ring's lower edge from 0 to 0.9, by a clock and by what stalls.
+
+    A move needs two probes, one to compare with and one that is not better. So a third of the epochs, if all
+    stall, are enough to arrive."""
+    moves = max(1, setup.epochs // 3)
+    arms = {"CPC": StudyArm("moco", {}, {"held_out": HELD_OUT})}
+    claims = []
+    for policy, written in POLICIES.items():
+        alpha = written.format(clock="geometric", ends="10,0.1", moves=moves)
+        edge = written.format(clock="linear", ends="0,0.9", moves=moves)
+        changes = {
+            f"alpha by {policy}": StudyArm("moco", {"bound": "ml-cpc", "bound.alpha": alpha}),
+            f"edge by {policy}": StudyArm("instdisc-ring", {"selection.lower": edge}),
+        }
+        for name, arm in changes.items():
+            watch = tuple(key for key in arm.changes if key in ("bound.alpha", "selection.lower"))
+            arms[name] = replace(arm, budget={"held_out": HELD_OUT}, watch=watch)
+            if policy != "clock":
+                claims.append(Claim(name, f"{name.split()[0]} by clock"))
+    return Comparison("Curricula", arms, claims)
+
+
+def add_last_values(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
+    """Adds where each curriculum ended."""
+    rows = [
+        mean_row(name, [one["course"][arm.watch[0]][-1] for one in figures[name] if one])
+        for name, arm in comparison.arms.items()
+        if arm.watch
+    ]
+    return replace(result, tables=(*result.tables, StudyTable("value at the end", tuple(rows))))
+
+
 STUDIES = (
+    comparison_study(
+        "adaptive-curricula",
+        "ours: curricula of alpha and of a ring's edge that follow the held-out bound or the variance, not a clock",
+        adaptive_curricula,
+        finish=add_last_values,
+    ),
     comparison_study(
         "curricula",
         "Song & Ermon 2020, Table 3: MoCo-v2 with CPC and four ML-CPC curricula, over epochs",

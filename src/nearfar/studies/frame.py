@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearfar.core.statistics import mean_and_spread
-from nearfar.core.tables import text_table
+from nearfar.core.tables import plus_minus, text_table
 from nearfar.sweeps.engine import Cell, CellStore, Compute, run_cells
 
 if TYPE_CHECKING:
@@ -93,13 +93,14 @@ class StudyTable:
     def text(self) -> str:
         lines = [(self.name, "paper", "ours")]
         for row in self.rows:
-            spread = "" if row.spread is None else f" ± {_cell_text(row.spread)}"
-            lines.append((row.label, _cell_text(row.paper), _cell_text(row.ours) + spread))
+            lines.append((row.label, _cell_text(row.paper), _cell_text(row.ours, row.spread)))
         return "\n".join([*text_table(lines), *([f"paper: {self.source}"] if self.source else [])])
 
 
-def _cell_text(value: TableValue) -> str:
-    return "-" if value is None else value if isinstance(value, str) else f"{value:.6g}"
+def _cell_text(value: TableValue, spread: float | None = None) -> str:
+    if value is None or isinstance(value, str):
+        return "-" if value is None else value
+    return plus_minus(value, spread, 6, significant=True)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def map_probe(run: Run, test: Images) -> dict[str, Any]:
         rows = features(encoder, images, plain_view, device=run.device, workers=1)
         return LabelledFeatures(rows, torch.from_numpy(images.labels))
 
-    fit = labelled(run.images())
+    fit = labelled(run.open_data())
     top1 = scores(fit, labelled(test), ["linear"])["linear"]["top1"]
     return {"map": top1, "map_width": fit.features.shape[1]}
 

@@ -40,7 +40,7 @@ RATE = 1e-3
 CURVE_POINTS = 50  # of a level
 BLOCK = 8  # anchors whose own negatives are scored together: few enough to stay in cache
 
-Network = TypeVar("Network", bound=nn.Module)
+TrainedNetwork = TypeVar("TrainedNetwork", bound=nn.Module)
 CRITICS: dict[str, Callable[..., Joint | Separable]] = {"joint": Joint, "separable": Separable}
 KINDS = (*CRITICS, "proven")
 ALPHAS = (1.0, 0.1, 0.01, 0.001, 0.0001)  # from 1.0 to 0.0001, as the paper says
@@ -127,8 +127,8 @@ def ascend(
 
 
 def learner(
-    critic: Callable[[], Network], seed: int
-) -> tuple[Network, torch.optim.Optimizer, torch.Generator]:
+    critic: Callable[[], TrainedNetwork], seed: int
+) -> tuple[TrainedNetwork, torch.optim.Optimizer, torch.Generator]:
     """A new critic, its optimiser and the stream of its samples."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -60,7 +60,7 @@ FIXED = {  # settings that a study does not take, and its own word for them
     "workers": "a cell has one thread",
     "precision": "figures are those of fp32",
 }
-Measure = Callable[
+RunMeasure = Callable[
     [Run, Images], dict[str, Any]
 ]  # further values of a finished run, on images it did not train on
 
@@ -68,7 +68,8 @@ Measure = Callable[
 @dataclass(frozen=True)
 class StudyArm:
     """What a comparison trains: a recipe with changed settings, or a baseline. `budget`: fields of the setup
-    that differ; `watch`: columns of metrics.jsonl to keep, with a kNN probe at every epoch."""
+    that differ, and `held_out` as in settings; `watch`: columns of metrics.jsonl to keep, with a kNN probe at
+    every epoch."""
 
     recipe: str
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -120,7 +121,7 @@ class ImageSetup:
     def with_budget(self, budget: Mapping[str, Any]) -> "ImageSetup":
         return replace(self, **{key: budget[key] for key in ("epochs", "batch", "backbone") if key in budget})
 
-    def cell(self, name: str, arm: StudyArm, seed: int, measure: Measure | None = None) -> Cell:
+    def cell(self, name: str, arm: StudyArm, seed: int, measure: RunMeasure | None = None) -> Cell:
         """The cell that trains `arm` under a seed. Bad settings are refused here, before any work."""
         setup = self.with_budget(arm.budget)
         train, test = image_sets(setup)
@@ -137,6 +138,8 @@ class ImageSetup:
             "test": test.fingerprint,
             "watch": list(arm.watch),
         }
+        if "held_out" in arm.budget:
+            identity["held_out"] = arm.budget["held_out"]
         if arm.recipe not in BASELINES:
             changes = setup.all_changes(arm.changes)
             resolve(arm.recipe, self.data, changes, {"epochs": setup.epochs, "backbone": setup.backbone})
@@ -155,7 +158,12 @@ class ImageSetup:
         return layer
 
     def settings(
-        self, recipe: str, seed: int, changes: Mapping[str, Any], probe_every: float = 0.0
+        self,
+        recipe: str,
+        seed: int,
+        changes: Mapping[str, Any],
+        probe_every: float = 0.0,
+        held_out: float = 0.0,
     ) -> Settings:
         fixed = {
             "epochs": self.epochs,
@@ -166,7 +174,7 @@ class ImageSetup:
             "precision": "fp32",
             "workers": 1,
             "probe_every": probe_every,
-            "held_out": 0,
+            "held_out": held_out,
         }
         return resolve(recipe, self.data, changes, fixed)
 
@@ -175,7 +183,7 @@ def _full_name(key: str) -> str:
     return ALIASES.get(key, key)
 
 
-def _measure_name(measure: Measure | None) -> Any:
+def _measure_name(measure: RunMeasure | None) -> Any:
     if isinstance(measure, partial):
         return [measure.func.__name__, measure.keywords]
     return None if measure is None else measure.__name__
@@ -229,7 +237,7 @@ def _test_name(data: str) -> str:
 
 
 def compute_arm(
-    cell: Cell, folder: Path, setup: ImageSetup, measure: Measure | None = None
+    cell: Cell, folder: Path, setup: ImageSetup, measure: RunMeasure | None = None
 ) -> dict[str, Any]:
     """Trains and evaluates one cell on the budget of its identity: knn, linear, linear_top5, seconds, rate,
     parameters, …"""
@@ -254,12 +262,14 @@ def compute_arm(
 
 
 def _trained(
-    identity: Mapping[str, Any], setup: ImageSetup, out: Path, measure: Measure | None
+    identity: Mapping[str, Any], setup: ImageSetup, out: Path, measure: RunMeasure | None
 ) -> dict[str, Any]:
     train, test = image_sets(setup)
     earlier_steps = Run.open(out).facts["step"] if list(out.glob("ckpt/step-*")) else 0
     probe_every = 1.0 if identity["watch"] else 0.0
-    settings = setup.settings(identity["recipe"], identity["seed"], identity["changes"], probe_every)
+    settings = setup.settings(
+        identity["recipe"], identity["seed"], identity["changes"], probe_every, identity.get("held_out", 0.0)
+    )
     started = time.process_time()
     run = run_pretraining(settings, train, out, quiet=True)
     seconds = time.process_time() - started

@@ -122,7 +122,7 @@ def information_measures(run: Run, test: Images) -> dict[str, Any]:
 def label_information(run: Run, test: Images) -> dict[str, float]:
     """Lower bounds, in nats, on what the features of one view, and of the plain image, say about the
     label."""
-    train, encoder, views, plain_view = run.images(), run.encoder(), run.views(), run.plain_view()
+    train, encoder, views, plain_view = run.open_data(), run.encoder(), run.views(), run.plain_view()
     pipelines = {"label_nats": lambda *arguments: views(*arguments)[:1], "plain_nats": plain_view}
     nats = {}
     for name, pipeline in pipelines.items():

@@ -138,7 +138,7 @@ def compute(cell: Cell, folder: Path) -> Values:
         "workers": 0,
     }
     trained = pretrain("mlm", str(folder / "train.txt"), folder / "run", config=settings, quiet=True)
-    test = trained.images(str(folder / "test.txt"))
+    test = trained.open_data(str(folder / "test.txt"))
     views = trained.views()
     predicted = masked_scores(trained.method(), test, views, device=trained.device)["nats"]
     pairs = [

@@ -62,7 +62,7 @@ class SourcesModel(nn.Module):
         return 0.5 * len(self.weight) * math.log(2) - torch.linalg.slogdet(self.weight)[1]
 
 
-Model = GaussianModel | SourcesModel
+DensityModel = GaussianModel | SourcesModel
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class DensityProblem:
 
     data: Float[Tensor, "point dim"]
     noise: MultivariateNormal
-    start: Model
-    truth: Model
+    start: DensityModel
+    truth: DensityModel
 
 
 def problem(name: str, points: int, seed: int) -> DensityProblem:
@@ -81,8 +81,8 @@ def problem(name: str, points: int, seed: int) -> DensityProblem:
         factor = mixing(5, rng)
         data = torch.from_numpy(rng.normal(size=(points, 5)) @ factor.T)
         covariance = torch.diag(data.var(dim=0))
-        truth: Model = GaussianModel(torch.from_numpy(np.linalg.inv(factor @ factor.T)))
-        start: Model = GaussianModel(torch.linalg.inv(covariance))
+        truth: DensityModel = GaussianModel(torch.from_numpy(np.linalg.inv(factor @ factor.T)))
+        start: DensityModel = GaussianModel(torch.linalg.inv(covariance))
     else:
         factor = mixing(4, rng)
         data = torch.from_numpy(rng.laplace(scale=math.sqrt(0.5), size=(points, 4)) @ factor.T)
@@ -100,7 +100,7 @@ def mixing(dim: int, rng: np.random.Generator) -> Float[np.ndarray, "dim dim"]:
     return left_vectors @ np.diag(np.geomspace(1.0, 3.0, dim)) @ right_vectors
 
 
-def maximum_likelihood(start: Model, data: Float[Tensor, "point dim"]) -> Model:
+def maximum_likelihood(start: DensityModel, data: Float[Tensor, "point dim"]) -> DensityModel:
     """The limit of nu: these two models' integrals are known, so it can be computed."""
     if isinstance(start, GaussianModel):
         return GaussianModel(torch.linalg.inv(data.T @ data / len(data)))
@@ -117,7 +117,7 @@ def maximum_likelihood(start: Model, data: Float[Tensor, "point dim"]) -> Model:
     return model
 
 
-def matrix_error(estimate: Model, truth: Model) -> float:
+def matrix_error(estimate: DensityModel, truth: DensityModel) -> float:
     """Relative distance |M - M*| / |M*|; the order and signs of sources are undetermined, so the best are
     used."""
     ours, theirs = estimate.matrix().detach(), truth.matrix().detach()

@@ -16,7 +16,7 @@ from nearfar.config.reading import load_yaml
 from nearfar.config.schema import convert, settable, unknown
 from nearfar.errors import UserError
 from nearfar.studies.frame import Study, StudyResult, Workspace
-from nearfar.system.files import write_atomic
+from nearfar.system.files import write_atomic, write_figure
 from nearfar.system.untrusted import read_json
 
 CHANGES = "changes"  # the field of shared options for settings of the trained recipes
@@ -174,5 +174,5 @@ def draw(study: Study, result: StudyResult, folder: Path) -> None:
     }
     with mpl.rc_context(style):
         figure = (study.draw or draw_result)(result)
-        figure.savefig(folder / "figure.svg", metadata={"Date": None})
-        figure.savefig(folder / "figure.png", dpi=150)
+        write_figure(figure, folder / "figure.svg", metadata={"Date": None})
+        write_figure(figure, folder / "figure.png", dpi=150)

@@ -23,6 +23,7 @@ from nearfar.data import Columns, Limits, Located, locate
 from nearfar.errors import UserError, counted
 from nearfar.evaluate import evaluate_run
 from nearfar.modalities import DataSet
+from nearfar.modalities.dataset import ignored_files
 from nearfar.run.teachers import Teacher, load_teacher
 from nearfar.run.trained import Run
 from nearfar.system.hardware import one_thread
@@ -73,6 +74,10 @@ class Objective(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """Names and sizes of the data that were fitted and evaluated on."""
+        ...
+
+    def notes(self) -> list[str]:
+        """Sentences about the data, such as which files are not read."""
         ...
 
     def command(self, settings: Mapping[str, Any]) -> str:
@@ -163,6 +168,10 @@ class TrainingObjective:
             self._sources[columns] = locate(self.data, columns=columns)
         return self._sources[columns]
 
+    def notes(self) -> list[str]:
+        sources = [located.source for located in self._sources.values() if located.source is not None]
+        return [ignored_files(source.ignored) for source in sources if source.ignored][:1]
+
     def parts(self, settings: Settings) -> FitAndValidation:
         """The two parts of the data as these settings open them; opened once for each way of opening."""
         options = settings.modality.reader.options_for(settings.views, settings.image_size, None)
@@ -213,7 +222,7 @@ class TrainingObjective:
         resolved, objects = self.settings(settings, seed)
         parts = self.parts(resolved)
         run = Run(folder, resolved, objects, locate(parts.fit))
-        run.remember(parts.fit)
+        run.set_open_data(parts.fit)
         protocol, figure = METRICS[self.metric]
         sets = {"validation": (parts.validation, True)}
         if self.test_data is not None:
@@ -330,6 +339,9 @@ class InformationObjective:
                 "certificate": estimate.certificate.status,
             }
         return figures
+
+    def notes(self) -> list[str]:
+        return []
 
     def facts(self) -> dict[str, Any]:
         return {

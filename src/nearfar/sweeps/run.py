@@ -29,7 +29,7 @@ from nearfar.sweeps.request import SweepRequest
 from nearfar.sweeps.search import Pruned, Search, SearchTrial, probe_curve, with_outcomes
 from nearfar.sweeps.space import Point, space_of
 from nearfar.sweeps.table import SweepResult, SweepRow, best_row, make_row
-from nearfar.system.files import as_path, write_atomic
+from nearfar.system.files import as_path, write_atomic, write_figure
 
 DEFAULT_TRIALS = 20
 
@@ -85,6 +85,8 @@ def run_sweep(request: SweepRequest, jobs: int = 1) -> SweepResult:
     if (request.out / "config.yaml").exists():
         raise UserError(f"--out {request.out} is a run; choose another folder for the sweep")
     worker.store.create(f"sweep {request.title}")
+    for note in () if request.quiet else worker.objective.notes():
+        print(f"sweep: {note}", file=sys.stderr, flush=True)
     count = min(jobs, worker.remaining())
     if count > 1:
         run_workers(partial(_share_sweep, request, worker.failures), count)
@@ -112,8 +114,8 @@ def _draw(result: SweepResult, folder: Path) -> None:
     with mpl.rc_context({"svg.hashsalt": "nearfar", "font.size": 9.0}):
         figure = draw(result)
         if figure is not None:
-            figure.savefig(folder / "figure.svg", metadata={"Date": None})
-            figure.savefig(folder / "figure.png", dpi=150)
+            write_figure(figure, folder / "figure.svg", metadata={"Date": None})
+            write_figure(figure, folder / "figure.png", dpi=150)
 
 
 class SweepWorker:

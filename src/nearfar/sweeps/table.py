@@ -158,7 +158,9 @@ class SweepResult:
         best = self.best
         lines = [[*self.rows[0].point, "validation", ""]]
         for row in ranked[:MAX_PRINTED_ROWS]:
-            note = "best" if row is best else "" if row.state == COMPLETED else f"{row.state}: {row.reason}"
+            note = "" if row.state == COMPLETED else f"{row.state}: {row.reason}"
+            if best is not None and row.mean == best.mean:
+                note = "best" if row is best else "equal to the best"
             settings = map(setting_text, row.point.values())
             lines.append([*settings, self.number(row.mean, row.spread), note])
         text = text_table(lines)

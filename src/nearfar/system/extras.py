@@ -1,7 +1,7 @@
 """Optional packages, and the error message when one is missing.
 
-The core (losses, bounds, methods, mutual information) needs torch, numpy, scipy, scikit-learn, jaxtyping,
-safetensors, pyyaml, threadpoolctl and cloudpickle only.
+The core (losses, bounds, methods, mutual information) needs torch, numpy, scipy, scikit-learn, joblib,
+jaxtyping, safetensors, pyyaml, threadpoolctl and cloudpickle only.
 """
 
 from importlib import import_module
@@ -23,6 +23,7 @@ EXTRAS = {
     "faster_coco_eval": "detect",
     "huggingface_hub": "export",
     "jinja2": "report",
+    "markupsafe": "report",
     "matplotlib": "report",
     "mlflow": "mlflow",
     "onnx": "export",
@@ -33,6 +34,7 @@ EXTRAS = {
     "timm": "timm",
     "torch_geometric": "graph",
     "trackio": "trackio",
+    "transformers": "hf",
     "wandb": "wandb",
 }
 

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import functools
 import hashlib
+import io
 import os
 import platform
 import re
@@ -87,6 +88,13 @@ def write_atomic(path: Path, content: bytes | str) -> None:
         write_new(
             temporary, content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
         )
+
+
+def write_figure(figure: Any, path: Path, **options: Any) -> None:
+    """Replaces a picture by a figure of matplotlib, atomically; the suffix of the name is its format."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=path.suffix.removeprefix("."), **options)
+    write_atomic(path, buffer.getvalue())
 
 
 def write_new(path: Path, content: bytes) -> None:

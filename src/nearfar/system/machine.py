@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -30,12 +31,16 @@ CORE = (
     "numpy",
     "scipy",
     "sklearn",
+    "joblib",
     "jaxtyping",
     "safetensors",
     "yaml",
     "threadpoolctl",
     "cloudpickle",
 )
+
+# compute capabilities of the first GPUs with units for these precisions: Volta (V100; T4 has 7.5), Ampere
+FAST_FP16, FAST_BF16 = (7, 0), (8, 0)
 
 # OpenMP threads sleep while they wait. Spinning, the default, makes a step tens of times slower as soon as
 # another
@@ -120,6 +125,25 @@ def device() -> str:
     return "mps" if sys.platform == "darwin" and platform.machine() == "arm64" else "cpu"
 
 
+def gpu_capability() -> tuple[int, int] | None:
+    """Returns the compute capability of the first GPU, as its driver reports it; None if unknown."""
+    query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, check=True, timeout=10).stdout
+        major, minor = answer.split()[0].split(".")
+        return int(major), int(minor)
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+
+
+def auto_precision(device_name: str, cpu_flags: Collection[str]) -> str:
+    """Returns what precision=auto most likely is on this machine, without asking torch."""
+    if device_name == "cuda":
+        capability = gpu_capability() or FAST_BF16
+        return "bf16" if capability >= FAST_BF16 else "fp16" if capability >= FAST_FP16 else "fp32"
+    return "bf16" if device_name == "cpu" and {"avx512_bf16", "amx_tile"} & set(cpu_flags) else "fp32"
+
+
 def memory_available() -> int | None:
     """Returns the bytes this process may still allocate; None on systems other than Linux.
 
@@ -185,6 +209,7 @@ def machine_facts() -> dict[str, Any]:
     """Returns the facts that `nearfar doctor` prints."""
     flags = cpu_info().get("flags", "").split()
     device_name = device()
+    precision = auto_precision(device_name, flags)
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -193,7 +218,8 @@ def machine_facts() -> dict[str, Any]:
         "threads": threads(),
         "waiting": wait_policy(),
         "device": device_name,
-        "bf16": device_name == "cuda" or bool({"avx512_bf16", "amx_tile"} & set(flags)),
+        "bf16": precision == "bf16",
+        "precision": precision,
         "packages": packages(),
     }
 

@@ -184,7 +184,11 @@ def _expanded_table(
         schema = schema or arrow.schema(
             list(zip(batch.schema.names, kinds, strict=True)), batch.schema.metadata
         )
-        batches.append(arrow.RecordBatch.from_arrays(arrays, schema=schema))
+        expanded = arrow.RecordBatch.from_arrays(arrays, schema=schema)
+        expanded.validate(
+            full=True
+        )  # text may be anything but UTF-8, and lists may point beyond their values
+        batches.append(expanded)
         if rows == 1 and len(batches) == _COMPACT_ROWS:
             tables.append(arrow.Table.from_batches(batches).combine_chunks())
             batches = []

@@ -6,11 +6,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 MAX_WORKERS = 256
-Item = TypeVar("Item")
+Element = TypeVar("Element")
 Output = TypeVar("Output")
 
 
-def prefetch(make: Callable[[Item], Output], items: Iterable[Item], workers: int) -> Generator[Output]:
+def prefetch(make: Callable[[Element], Output], items: Iterable[Element], workers: int) -> Generator[Output]:
     """Yields `map(make, items)` in order, computed by `workers` threads, at most workers + 2 items ahead.
 
     An exception in `make` is raised at its item. Then, or when the consumer closes the iterator, pending

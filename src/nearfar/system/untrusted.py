@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from nearfar.errors import UserError
+from nearfar.errors import UserError, error_reason
 from nearfar.system.machine import memory_available
 
 MAX_TEXT_BYTES = 2**26  # results and tables
@@ -192,5 +192,4 @@ def npz_arrays(path: Path, keys: Collection[str]) -> tuple[dict[str, Any], list[
     except UserError:
         raise
     except Exception as error:  # zip, zlib and numpy raise many kinds of errors on damaged files
-        reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-        raise UserError(f"{str(path)!r} cannot be read as .npz: {reason}.") from error
+        raise UserError(f"{str(path)!r} cannot be read as .npz: {error_reason(error)}.") from error

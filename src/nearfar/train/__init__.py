@@ -6,8 +6,8 @@ from typing import Any
 
 
 class _Train(ModuleType):
-    """`nearfar.train` is this room, and what one does in it with labels: an attribute of a package and its
-    submodule share one name, so the module itself can be called."""
+    """Makes the package callable: `nearfar.train` is this package, and `nearfar.train(data, out=…)` trains on
+    labels. A package has one attribute for both."""
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
         from nearfar.train.pretrain import train_supervised

@@ -4,7 +4,6 @@ resnet18 for 100 epochs at 224 pixels is for GPUs and would take a CPU days. A f
 minutes and learn something.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,23 @@ from nearfar.config.objects import CUSTOM, VIEWS, Objects, is_own_backbone
 from nearfar.config.presets import preset_for
 from nearfar.config.reading import numbers
 from nearfar.config.recipes import RECIPES, Training
-from nearfar.config.resolving import modality_of_recipe, resolve
+from nearfar.config.resolving import Layer, modality_of_recipe, resolve
 from nearfar.config.settings import Settings
 from nearfar.core.method import Method
 from nearfar.data import Located
-from nearfar.errors import counted
+from nearfar.errors import UserError, counted
 from nearfar.modalities import DataSet, Modality, modality_of_views
+from nearfar.modalities.base import Pretrained
 from nearfar.modalities.image.views.functions import PictureFunctions
 from nearfar.run.folder import RunFolder
 from nearfar.run.trained import Run
+from nearfar.run.weights import PRETRAINED
 from nearfar.system.hardware import pick_device
+from nearfar.train.init import weights_file
 
 CHOSEN_KEYS = ("backbone", "image_size", "batch_size", "epochs")  # the settings that are chosen here
+# settings that follow from `init` too, and from the backbone
+FOLLOWING_KEYS = (*CHOSEN_KEYS, "mean", "std", "backbone_config")
 SAMPLE = 16  # images that the size of a view is chosen from
 MAX_SIDE = 64  # of a view on a CPU, in pixels
 MIN_STEPS, MIN_BATCH = 7, 8  # steps of an epoch, so that the dropped last batch is a seventh at most
@@ -35,7 +39,6 @@ MIN_STEPS, MIN_BATCH = 7, 8  # steps of an epoch, so that the dropped last batch
 # network, and never more passes than MAX_EPOCHS
 CPU_IMAGES, REFERENCE_SIDE, MAX_EPOCHS = 1_000_000, 32, 100
 EPOCHS_ON_CPU = 20  # of data that cannot be opened yet
-Layer = Mapping[str, Any]
 
 
 def resolve_here(
@@ -65,19 +68,21 @@ def _defaults(
     # encoders, or a method, that the caller made have their network
     has_network = bool({"backbone", "encoders", "method"} & set(objects))
     unset_keys = [
-        key for key in CHOSEN_KEYS if key not in settings and not (key == "backbone" and has_network)
+        key for key in FOLLOWING_KEYS if key not in settings and not (key == "backbone" and has_network)
     ]
     if out is not None and (folder := RunFolder(out)).config.is_file():
         # a run that was started keeps what was chosen for it, on whatever machine it resumes
         stored = folder.stored_settings()
         same_kind = located is None or modality_of_views(stored["views"]) is located.modality
         kept_keys = unset_keys if same_kind and stored["recipe"] == name else []
-        return {key: stored[key] for key in kept_keys if key in stored}, None
+        return _of_same_network(
+            {key: stored[key] for key in kept_keys if key in stored}, stored, settings
+        ), None
     expected = modality_of_recipe(recipe)
-    of_run = _of_run(settings.get("init"), expected)
-    inherited = {key: v for key, v in (of_run | _of_views(objects, located)).items() if key in unset_keys}
+    of_start, origin = _of_start(settings, expected, located, has_network)
+    inherited = {key: v for key, v in (of_start | _of_views(objects, located)).items() if key in unset_keys}
     defaults = _choose_defaults(name, settings, inherited, unset_keys, located, expected)
-    notes = [f"{_words(inherited)}, as in {settings.get('init', 'the views')}"] if inherited else []
+    notes = [f"{_words(inherited)}, as in {origin or 'the views'}"] if inherited else []
     if defaults:
         machine = ["a CPU"] if {*defaults} - {"batch_size"} else []
         data = located.glance if located is not None and {*defaults} - {"backbone"} else None
@@ -89,7 +94,7 @@ def _defaults(
 
 
 def _words(settings: Layer) -> str:
-    return " ".join(f"{key}={value}" for key, value in settings.items())
+    return " ".join(f"{key}={value}" for key, value in settings.items() if key != "backbone_config")
 
 
 def _set_by_user(recipe: str, layers: tuple[Layer, ...]) -> dict[str, Any]:
@@ -102,16 +107,56 @@ def _set_by_user(recipe: str, layers: tuple[Layer, ...]) -> dict[str, Any]:
     return {**(preset_for(preset, recipe) if has_preset else {}), **merged}
 
 
-def _of_run(init: Any, expected: Modality) -> dict[str, Any]:
-    """The network and size of a run that `init` names."""
-    if not isinstance(init, str) or not RunFolder(Path(init)).config.is_file():
-        return {}
-    run = Run.open(init)
-    if run.modality is not expected:
-        return {}
-    backbone = {} if is_own_backbone(run.settings.backbone) else {"backbone": run.settings.backbone}
-    side = run.description.side()
-    return backbone if side is None else {**backbone, "image_size": side}
+def _of_start(
+    settings: Layer, expected: Modality, located: Located | None, has_network: bool
+) -> tuple[dict[str, Any], str]:
+    """The settings that follow from `init`, and whose they are: network and size of a run, size and
+    statistics of weights."""
+    init = settings.get("init")
+    if not isinstance(init, str):
+        return {}, ""
+    if RunFolder(Path(init)).config.is_file() and init != PRETRAINED:
+        run = Run.open(init)
+        values = _of_run(run) if run.modality is expected else {}
+        return _of_same_network(values, values, settings), init
+    weights = _weights_of(init, settings.get("backbone"), expected, has_network)
+    if weights is None:
+        return {}, ""
+    data = None if located is None else located.glance
+    return expected.networks.start_settings(weights, data), weights.origin
+
+
+def _of_same_network(values: dict[str, Any], stored: Layer, settings: Layer) -> dict[str, Any]:
+    """Values without the configuration of the stored network, if the user names another one."""
+    same = settings.get("backbone", stored.get("backbone")) == stored.get("backbone")
+    return {key: value for key, value in values.items() if same or key != "backbone_config"}
+
+
+def _of_run(run: Run) -> dict[str, Any]:
+    """Network and size of a run, and the statistics that its settings name."""
+    settings, side = run.settings, run.description.side()
+    backbone: dict[str, Any] = {} if is_own_backbone(settings.backbone) else {"backbone": settings.backbone}
+    if settings.backbone_config is not None:
+        backbone["backbone_config"] = settings.backbone_config
+    statistics = {} if settings.mean is None else {"mean": settings.mean, "std": settings.std}
+    return {**backbone, **statistics, **({} if side is None else {"image_size": side})}
+
+
+def _weights_of(init: str, backbone: Any, expected: Modality, has_network: bool) -> Pretrained | None:
+    """The weights that `init` names; None: there are none of that name, which is reported later."""
+    if init == PRETRAINED and has_network:
+        raise UserError(
+            "init was pretrained with a backbone of your own, which starts from the weights it has"
+        )
+    if init == PRETRAINED and not isinstance(backbone, str):
+        raise UserError(
+            "init was pretrained without a backbone; name the network: backbone=timm/NAME, hf/NAME, or resnet18 "
+            "and others of torchvision"
+        )
+    if init == PRETRAINED:
+        return expected.networks.pretrained(expected.check_network(backbone))
+    file = weights_file(init)
+    return None if file is None else expected.networks.beside(file)
 
 
 def _of_views(objects: Objects, located: Located | None) -> dict[str, Any]:

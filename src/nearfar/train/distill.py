@@ -88,7 +88,7 @@ def student_of(
         if "recipe" in layer:
             raise UserError("recipe is not a setting of distillation; choose with objective=")
     if objective is not None:
-        terms_of(objective)  # reports a mistake before loading anything
+        objective_layer(objective, *layers)  # reports a mistake before loading anything
     loaded = load_teacher(teacher)
     modality = None if located is None else located.modality
     if modality is not None and loaded.modality is not None and modality is not loaded.modality:
@@ -96,28 +96,39 @@ def student_of(
             f"the teacher {loaded.name} is made for {loaded.modality.plural}, but {data} holds "
             f"{modality.plural}"
         )
-    width, classes = _teacher_widths(loaded, layers)
     if objective is None:
-        objective = "crd+kd" if classes else "crd"
+        objective = "crd+kd" if _teacher_widths(loaded, layers)[1] else "crd"
+    of_teacher = {"encoders": teacher_section(loaded, objective, *layers)}
+    of_objective = objective_layer(objective, *layers)
+    settings, note = resolve_here(
+        RECIPE, data, out, of_objective, of_teacher, *layers, located=located, objects=objects or {}
+    )
+    return settings, {**(objects or {}), TEACHER: loaded}, note
+
+
+def teacher_section(teacher: Teacher, objective: Any, *layers: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a student's encoders that its teacher and its objective determine."""
+    width, classes = _teacher_widths(teacher, layers)
     terms = terms_of(objective)
     if "kd" in terms and not classes:
         raise UserError(
-            f"objective was {objective}, but the teacher {loaded.name} has no classifier, and kd needs class "
+            f"objective was {objective}, but the teacher {teacher.name} has no classifier, and kd needs class "
             "scores; use a run of nearfar "
             "train or a weights file with a classifier, or distil features: objective=crd, infonce, ml-cpc, "
             "cosine or relational"
         )
-    if not {*terms} & {*CONTRASTS} and any("temperature" in layer for layer in layers):
+    identity = {"teacher": teacher.name, "digest": teacher.digest, "width": width}
+    return {**identity, "classes": classes if "kd" in terms else 0}
+
+
+def objective_layer(objective: Any, *layers: Mapping[str, Any]) -> dict[str, Any]:
+    """An objective as settings; stops at a temperature in `layers` that it has no use for."""
+    if not {*terms_of(objective)} & {*CONTRASTS} and any("temperature" in layer for layer in layers):
         raise UserError(
             f"temperature is that of a contrast, and objective={objective} has none; for kd set "
             "prior.temperature"
         )
-    identity = {"teacher": loaded.name, "digest": loaded.digest, "width": width}
-    encoders = {"encoders": {**identity, "classes": classes if "kd" in terms else 0}}
-    settings, note = resolve_here(
-        RECIPE, data, out, layer_of(objective), encoders, *layers, located=located, objects=objects or {}
-    )
-    return settings, {**(objects or {}), TEACHER: loaded}, note
+    return layer_of(objective)
 
 
 def _teacher_widths(teacher: Teacher, layers: tuple[Mapping[str, Any], ...]) -> tuple[int, int]:

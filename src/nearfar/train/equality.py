@@ -64,6 +64,12 @@ CASES: dict[str, dict[str, Any]] = {
     "simclr-ring sample": {"recipe": "simclr-ring", "selection": {"sample": 5}},
     "simclr dv": {"recipe": "simclr", "bound": {"name": "dv", "momentum": 0.9}},
     "dim adversarial": {"recipe": "dim", "prior": "adversarial"},
+    "simclr exchange": {"recipe": "simclr", "exchange": "ring"},
+    "simclr exchange ml-cpc": {
+        "recipe": "simclr",
+        "exchange": "ring",
+        "bound": {"name": "ml-cpc", "alpha": 0.5},
+    },
     "moco fsdp": {"recipe": "moco", "sharding": "fsdp"},
     "dim fsdp": {"recipe": "dim", "sharding": "fsdp"},
     "supervised fsdp": {"recipe": "supervised", "sharding": "fsdp"},
@@ -121,9 +127,7 @@ def start(count: int, function: Callable[..., None], *arguments: Any) -> None:
     there is one, imports for all of them once."""
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     if method == "forkserver":
-        multiprocessing.set_forkserver_preload(
-            [__name__, "torch._dynamo"]
-        )  # which the first optimiser imports
+        multiprocessing.set_forkserver_preload([__name__, "torch._dynamo"])  # which FSDP imports
     mp.start_processes(function, arguments, nprocs=count, start_method=method)
 
 

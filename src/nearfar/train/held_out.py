@@ -39,32 +39,35 @@ Viewing = Callable[[np.ndarray, int], tuple[Tensor, ...]]
 
 def is_holdout_clean(
     description: Description,
-    everything: DataSet,
+    all_data: DataSet,
     settings: Settings,
     restored: Loaded | None,
     objects: Objects = NONE,
 ) -> bool | None:
-    """Whether the held-out instances were never trained on; None if unknown: weights of unknown origin."""
+    """Whether the held-out instances were never trained on; None if unknown: weights of unknown origin. A
+    schedule that follows the held-out bound lets them change the weights."""
+    if settings.adaptive_on("bound"):
+        return False
     teacher = settings.encoders.get("teacher")
     if restored is not None:
         previous = settings.modality.reader.description(restored.facts["data"])
         clean = False if previous.fingerprint != description.fingerprint else restored.facts.get("unseen")
         # the teacher may be another one than before, if that was allowed
-        return _is_clean_for(teacher, description, everything) if clean and teacher else clean
+        return _is_clean_for(teacher, description, all_data) if clean and teacher else clean
     origins = [name for name in (settings.init, teacher) if name]
     if origins:  # initial weights, or a teacher, may have been fitted to the held-out instances
-        answers = [_is_clean_for(name, description, everything) for name in origins]
+        answers = [_is_clean_for(name, description, all_data) for name in origins]
         return False if False in answers else None if None in answers else True
     return None if {METHOD, BACKBONE, "encoders", "critic"} & set(objects) else True
 
 
-def _is_clean_for(init: str, description: Description, everything: DataSet) -> bool | None:
+def _is_clean_for(init: str, description: Description, all_data: DataSet) -> bool | None:
     """Whether another run, whose weights are used, was not trained on the held-out instances: True if it held
     out the same ones, False if it trained on another part of the same data, None for other data."""
     try:
         run = Run.open(init)
         facts = run.facts
-        trained_on = run.trained_on(everything).fingerprint
+        trained_on = run.trained_on(all_data).fingerprint
     except Exception:  # a weights file, or no run at all, which `start_from` reports
         return None
     fingerprint = facts["data"].get("fingerprint")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nearfar.core.method import Method
-from nearfar.core.schedules import Adaptive, Plateau, Progress, at
+from nearfar.core.schedules import Adaptive, OnStall, Plateau, Progress, at
 from nearfar.errors import NotFinite, UserError
 from nearfar.evaluate.held_out import HeldOutNats
 from nearfar.system.hardware import peak_memory
@@ -90,9 +90,9 @@ SCHEDULE_SCORE = "knn_top1"  # the score that schedules follow
 
 
 class AdaptiveSchedules(Hook):
-    """Counts the moves of adaptive schedules, which follow the validation score of each probe or the loss of
-    each step (Wu et al. 2021, App. E). `moves` maps each schedule, as it is written in settings, to its
-    number of moves.
+    """Counts the moves of adaptive schedules. They follow the validation score or the held-out bound of each
+    probe, the loss of each step (Wu et al. 2021, App. E), or mean or variance of the loss over each epoch.
+    `moves` maps each schedule, as it is written in settings, to its number of moves.
 
     The first value of a kind is only compared with. A value that is not finite counts as worse and is not
     remembered.
@@ -125,31 +125,51 @@ class AdaptiveSchedules(Hook):
         if math.isfinite(loss):
             average = loss if average is None else average
             self._previous["loss"] = LOSS_MEMORY * average + (1 - LOSS_MEMORY) * loss
-        if any(schedule.monitors == "epoch" for schedule in self._schedules.values()):
+        if any(schedule.monitors in ("epoch", "variance") for schedule in self._schedules.values()):
             self._observe_epoch(loss)
 
+    def observe_bound(self, nats: float) -> None:
+        """Compares the held-out bound with the highest one since the last move."""
+        self._wait("bound", -nats if math.isfinite(nats) else math.inf)
+
     def _observe_epoch(self, loss: float) -> None:
-        """Sums losses over an epoch. Its mean is then the lowest so far, or one more epoch without
-        improvement."""
+        """Sums losses and squared differences of successive losses over an epoch. At its end, the mean and the
+        variance are each the lowest so far, or one more epoch without improvement. Losses that are not finite
+        are left out."""
         memory = self._previous
-        finite = math.isfinite(loss)
-        for name, value in (("sum", loss if finite else 0.0), ("count", float(finite)), ("steps", 1.0)):
+        values = {"steps": 1.0}
+        if math.isfinite(loss):
+            values |= {"sum": loss, "count": 1.0}
+            if "predecessor" in memory:
+                values |= {"squares": (loss - memory["predecessor"]) ** 2, "differences": 1.0}
+            memory["predecessor"] = loss
+        for name, value in values.items():
             memory[name] = memory.get(name, 0.0) + value
         if memory["steps"] < self._steps_per_epoch:
             return
-        total, count, _ = (memory.pop(name) for name in ("sum", "count", "steps"))
-        mean = total / count if count else math.inf
+        total, count, squares, differences, _ = (
+            memory.pop(name, 0.0) for name in ("sum", "count", "squares", "differences", "steps")
+        )
+        memory.pop("predecessor", None)
+        self._wait("epoch", total / count if count else math.inf)
+        self._wait("variance", squares / (2 * differences) if differences else math.inf)
+
+    def _wait(self, kind: str, value: float) -> None:
+        """Counts observations that are not below the lowest one; at the schedule's patience it moves on."""
+        memory = self._previous
         for name, schedule in self._schedules.items():
-            if not isinstance(schedule, Plateau):
+            if schedule.monitors != kind or not isinstance(schedule, Plateau | OnStall):
                 continue
             lowest, waited = f"{name} lowest", f"{name} waited"
-            if mean < memory.get(lowest, math.inf):
-                memory[lowest], memory[waited] = mean, 0.0
+            if value < memory.get(lowest, math.inf):
+                memory[lowest], memory[waited] = value, 0.0
                 continue
             memory[waited] = memory.get(waited, 0.0) + 1
             if memory[waited] >= schedule.patience and self.moves[name] < schedule.moves:
                 self.moves[name] += 1
                 memory[waited] = 0.0
+                if isinstance(schedule, OnStall):
+                    memory.pop(lowest, None)
 
     def _move(self, kind: str, gain: float) -> None:
         for name, schedule in self._schedules.items():
@@ -171,7 +191,7 @@ class Metrics(Hook):
     def on_start(self, session: "Session") -> None:
         if session.resumed:
             return
-        for warning in (*selection_cautions(session), never_refreshed(session)):
+        for warning in (*selection_cautions(session), refresh_warning(session)):
             if warning:
                 session.say(warning)
 
@@ -195,9 +215,11 @@ def train_row(session: "Session", outcome: "StepOutcome") -> dict[str, Any]:
         "nats": math.nan if outcome.nats is None else outcome.nats,
         "ceiling": math.nan if outcome.ceiling is None else outcome.ceiling,
         **({} if prior is None else {"prior": float(prior.detach())}),
-        "images_per_s": session.clock.rate(),
+        "images_per_s": session.clock.rate(),  # instances of any kind: recordings, texts, graphs too
         **({} if memory is None else {"peak_memory": memory}),
         "grad_norm": outcome.grad_norm,
+        "skipped_steps": session.finite.skipped_steps,
+        **({} if session.loss_scale is None else {"loss_scale": session.loss_scale.value}),
         "deviation": spread.deviation,
         "rank": spread.rank,
         "mean_cosine": spread.mean_cosine,
@@ -216,7 +238,7 @@ def selection_cautions(session: "Session") -> list[str | None]:
     return [part.startup_warning() for part in session.method.selections]
 
 
-def never_refreshed(session: "Session") -> str | None:
+def refresh_warning(session: "Session") -> str | None:
     """The warning for a selection that would never compute its clusters in this run."""
     settings = session.settings
     refreshing = [part for part in session.method.selections if part.refreshes]
@@ -267,18 +289,22 @@ class PeriodicEvaluation(Hook):
     def _evaluate(self, session: "Session") -> None:
         with session.strategy.full_weights(session.method):
             if self._estimate is not None:
-                session.strategy.on_first(lambda: self._estimate_held_out(session))
+                nats = session.strategy.on_first(lambda: self._estimate_held_out(session))
+                if nats is not None:
+                    session.adaptive.observe_bound(nats)
             self._run_probe(session)
 
-    def _estimate_held_out(self, session: "Session") -> None:
+    def _estimate_held_out(self, session: "Session") -> float | None:
+        """Logs the estimate and returns its nats; None if there is none."""
         assert self._estimate is not None
         result = self._estimate(session.method, session.progress)
         if result is None or not math.isfinite(result.nats):
-            return
+            return None
         session.log({"kind": "held-out", **held_out_row(result)})
         if session.is_last_step:
             meaning = session.method.encoders.estimate_subject
             session.display.say(held_out_sentence(result, meaning))
+        return result.nats
 
     def _run_probe(self, session: "Session") -> None:
         if self._probe is None or not session.settings.probe_every:

@@ -1,9 +1,10 @@
-"""The setting `init`: a run starts from the weights of another run, or of a torchvision or timm file.
+"""The setting `init`: a run starts from the weights of another run, of a file, or of a library's network.
 
 A run of the same shape provides all its networks, with heads and momentum copies. Any other run provides its
 backbone, and the first layers of its head if `encoders.cut` keeps them. A file provides the backbone: it must
 have every weight and buffer, under its name or behind a prefix of a wrapper. Other tensors of the file (a
-classifier) are ignored.
+classifier) are ignored. `init=pretrained` names the file that timm, torchvision or transformers have for the
+backbone, in their local caches.
 """
 
 from collections.abc import Mapping
@@ -11,24 +12,55 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from nearfar.config.settings import Settings
 from nearfar.core.method import Method
 from nearfar.errors import UserError
 from nearfar.run.checkpoints import under
-from nearfar.run.trained import Run
-from nearfar.run.weights import read_weights, renamed, shapes_of
+from nearfar.run.folder import RunFolder
+from nearfar.run.trained import Run, backbones_of, copies_of
+from nearfar.run.weights import PRETRAINED, fitted, read_folder, read_weights, shapes_of
 
 
-def start_from(method: Method, init: str, cut: int = 0) -> str:
+def start_from(method: Method, init: str, cut: int = 0, settings: Settings | None = None) -> str:
     """Puts the weights that `init` names into `method`, and says which. `cut`: the network keeps so many
-    layers of the run's head."""
-    path = Path(init)
-    if not path.exists():
-        raise UserError(f"init was {init}, which was not found; name a run folder or a weights file")
-    if cut and not path.is_dir():
+    layers of the run's head. `settings`: of the run, whose backbone `init=pretrained` is for."""
+    file = weights_file(init)
+    if cut and (init == PRETRAINED or file is not None):
         raise UserError(
-            f"encoders.cut was {cut} with init={init}, a weights file, which has no head; name a run"
+            f"encoders.cut was {cut} with init={init}, weights that have no head; name a run, or leave it out"
         )
-    return _from_run(method, init, cut) if path.is_dir() else _from_file(method, path)
+    if init == PRETRAINED:
+        assert settings is not None
+        weights, origin = _pretrained(settings)
+        _into_backbones(method, weights, f"{init} ({origin})")
+        return f"started from {origin}"
+    if file is not None:
+        _into_backbones(method, read_weights(file), str(file))
+        return f"started from the backbone in {file}"
+    if not Path(init).is_dir():
+        raise UserError(
+            f"init was {init}, which was not found; name a run folder or a weights file, or write init=pretrained"
+        )
+    return _from_run(method, init, cut)
+
+
+def weights_file(init: str) -> Path | None:
+    """The file that `init` names, itself or by its folder; None: it is no file."""
+    path = Path(init)
+    if init == PRETRAINED:
+        return None
+    in_folder = path / "model.safetensors"
+    if path.is_dir() and not RunFolder(path).config.is_file() and in_folder.is_file():
+        return in_folder
+    return path if path.exists() and not path.is_dir() else None
+
+
+def _pretrained(settings: Settings) -> tuple[dict[str, Tensor], str]:
+    """The weights that a library has for the backbone, and whose they are."""
+    pretrained = settings.modality.networks.pretrained(settings.backbone)
+    if settings.backbone_config is not None:
+        return read_folder(pretrained.path), pretrained.origin
+    return read_weights(pretrained.path), f"{pretrained.origin} ({pretrained.path})"
 
 
 def _from_run(method: Method, init: str, cut: int) -> str:
@@ -62,19 +94,11 @@ def _into_head(method: Method, weights: Mapping[str, Tensor], init: str, cut: in
     )
 
 
-def _from_file(method: Method, path: Path) -> str:
-    _into_backbones(method, read_weights(path), str(path))
-    return f"started from the backbone in {path}"
-
-
 def _into_backbones(method: Method, weights: Mapping[str, Tensor], init: str) -> None:
-    """Into the backbone and every copy of it that the method holds."""
-    backbone = method.encoders.backbone()
-    shapes = shapes_of(backbone.state_dict())
-    fitting = renamed(weights, shapes, init)
-    inside: list[nn.Module] = [m for m in method.encoders.modules() if type(m) is type(backbone)]  # type: ignore[attr-defined]
-    for module in {id(m): m for m in (backbone, *inside)}.values():
-        if shapes_of(module.state_dict()) == shapes:
+    """Into the backbones and every copy of them that the method holds."""
+    for backbone in backbones_of(method):
+        fitting = fitted(weights, backbone, init)
+        for module in copies_of(method, backbone):
             module.load_state_dict(
                 {**module.state_dict(), **method.encoding.strategy.shard_state(module, fitting)}
             )

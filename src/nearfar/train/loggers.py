@@ -19,6 +19,7 @@ from nearfar.errors import UserError
 from nearfar.run.folder import RunFolder
 from nearfar.run.metrics import rewind_metrics
 from nearfar.system.extras import need
+from nearfar.system.untrusted import is_number
 
 PROJECT = "nearfar"  # name of the project or experiment in services that have them
 
@@ -65,9 +66,9 @@ def _as_logger(logger: Any) -> Logger:
 
 
 def scalars(row: Mapping[str, Any]) -> dict[str, float]:
-    """The values of a row that can be plotted, by "kind/name"."""
-    values = {key: value for key, value in row.items() if isinstance(value, float) and key != "epoch"}
-    return {f"{row['kind']}/{key}": value for key, value in values.items()}
+    """The numbers of a row that can be plotted, by "kind/name": all but its step and epoch."""
+    numbers = {key: value for key, value in row.items() if is_number(value) and key not in ("step", "epoch")}
+    return {f"{row['kind']}/{key}": value for key, value in numbers.items()}
 
 
 class JsonLines(Logger):

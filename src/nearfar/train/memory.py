@@ -4,7 +4,8 @@ If memory does not suffice for the whole batch, `choose_chunk` sets how many ins
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -18,7 +19,9 @@ from nearfar.config.reading import in_units
 from nearfar.core.abstract import is_inner_product
 from nearfar.core.buffers import uses_batch_statistics
 from nearfar.core.method import Method
+from nearfar.core.networks import blocks_of, replaced_forwards
 from nearfar.core.scores import MAX_MATRIX, MIN_TILE, max_scores
+from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.core.types import Batch
 from nearfar.errors import UserError, counted
 from nearfar.run import checkpoints
@@ -142,34 +145,64 @@ def memory_used(device: torch.device) -> int:
 
 
 def bytes_per_instance(session: Session, sample: Batch) -> int:
-    """Bytes that autograd stores for each instance. Changes nothing: forward is pure, and generators are
-    restored."""
+    """Bytes that autograd stores for each instance; where blocks are computed again, with those of the largest
+    block. Changes nothing: forward is pure, and generators are restored."""
     method, mode, encoding = session.method, session.method.training, session.method.encoding
+    strategy = session.strategy
 
     def stored_bytes(count: int) -> int:
-        sizes: dict[int, int] = {}
-
-        def pack(tensor: Tensor) -> Tensor:
-            storage = session.strategy.local_tensor(tensor).untyped_storage()
-            sizes[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
-        unpack: Callable[[Any], Any] = lambda tensor: tensor
         part = session.to_device(sample.rows(slice(0, count)))
-        hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
-        explained = session.strategy.explained_errors()
-        with explained, torch.random.fork_rng(devices=[]), hooks, session.autocast():
-            method.encode_batch(part)
-        return sum(sizes.values())
+
+        def encoded_bytes(recompute: bool) -> int:
+            method.encoding = replace(encoding, chunk=None, recompute=recompute)
+            with (
+                strategy.explained_errors(),
+                torch.random.fork_rng(devices=[]),
+                saved_storages(strategy) as sizes,
+                session.autocast(),
+            ):
+                method.encode_batch(part)
+            return sum(sizes.values())
+
+        if not encoding.recompute:
+            return encoded_bytes(recompute=False)
+        block_bytes = [0]
+
+        def measured(forward: Callable[..., Any]) -> Callable[..., Any]:
+            def measured_forward(*inputs: Any, **options: Any) -> Any:
+                with saved_storages(strategy) as sizes:
+                    output = forward(*inputs, **options)
+                block_bytes.append(sum(sizes.values()))
+                return output
+
+            return measured_forward
+
+        blocks = blocks_of(method.encoders)
+        with replaced_forwards({block: measured(block.forward) for block in blocks}):
+            encoded_bytes(recompute=False)
+        return encoded_bytes(recompute=True) + max(block_bytes)
 
     method.train()
-    method.encoding = replace(encoding, chunk=None)
     try:
         fewer, more = stored_bytes(FEWER_INSTANCES), stored_bytes(PROBED_INSTANCES)
     finally:
         method.train(mode)
         method.encoding = encoding
     return max(1, (more - fewer) // (PROBED_INSTANCES - FEWER_INSTANCES))
+
+
+@contextmanager
+def saved_storages(strategy: Strategy = SINGLE) -> Iterator[dict[int, int]]:
+    """Inside, collects the bytes of every storage that autograd saves, by address."""
+    sizes: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = strategy.local_tensor(tensor).untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield sizes
 
 
 def size_of(tensors: list[Tensor]) -> int:

@@ -199,22 +199,27 @@ class Diverged(UserError):
 
 
 class FiniteMonitor(Hook):
-    """Skips steps whose loss or gradient is not finite, at most `allowed` in a row."""
+    """Skips steps whose loss or gradient is not finite, at most `allowed` in a row. A gradient that overflows
+    because the loss was scaled up is skipped too, but does not count: the scale falls."""
 
     def __init__(self, allowed: int = 10) -> None:
         self.allowed = allowed
-        self._skipped = 0  # in a row
+        self._skipped = 0  # in a row, the scale of the loss not being the cause
+        self.skipped_steps = 0  # of the run, for any cause
         self._taken_steps = 0
         self._last = (0.0, 0.0)  # loss and gradient norm of the last step
 
-    def accept(self, loss: float, grad_norm: float, step: int) -> bool:
-        """Whether to take a step with this loss and gradient. Raises `Diverged` after too many skipped
-        steps."""
+    def accept(self, loss: float, grad_norm: float, step: int, scale: float = 1.0) -> bool:
+        """Whether to take a step with this loss and gradient, computed with this scale of the loss. Raises
+        `Diverged` after too many skipped steps."""
         self._last = (loss, grad_norm)
         if math.isfinite(loss) and math.isfinite(grad_norm):
             self._skipped = 0
             self._taken_steps += 1
             return True
+        self.skipped_steps += 1
+        if scale > 1.0 and math.isfinite(loss):
+            return False
         self._skipped += 1
         if self._skipped > self.allowed:
             raise Diverged(
@@ -247,11 +252,17 @@ class FiniteMonitor(Hook):
 
     @property
     def steady(self) -> bool:
-        """Whether the last step was taken. The state after a skipped step is not saved."""
+        """Whether the last step was taken, or skipped because of the loss scale alone. The state after any
+        other skipped step is not saved."""
         return self._skipped == 0
 
     def state(self) -> dict[str, Any]:
-        return {"skipped": self._skipped, "taken_steps": self._taken_steps}
+        return {
+            "skipped": self._skipped,
+            "taken_steps": self._taken_steps,
+            "skipped_steps": self.skipped_steps,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         self._skipped, self._taken_steps = state["skipped"], state["taken_steps"]
+        self.skipped_steps = state["skipped_steps"]

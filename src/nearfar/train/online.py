@@ -103,7 +103,8 @@ class OnlineHead(Hook):
                 parameter.sub_(velocity, alpha=self.lr)
 
     def _add(self, contrastive: float, supervised: float, logits: Tensor, labels: Tensor) -> None:
-        ranked = logits.topk(min(5, self.classes), dim=1).indices == labels[:, None]
+        # on the CPU: not every device has float64
+        ranked = (logits.topk(min(5, self.classes), dim=1).indices == labels[:, None]).cpu()
         values = {
             "contrastive": contrastive,
             "supervised": supervised,

@@ -37,7 +37,7 @@ from nearfar.train.init import start_from
 from nearfar.train.loggers import Logger, as_loggers, open_loggers
 from nearfar.train.memory import PROBED_INSTANCES, check_disk, choose_chunk, estimate_needs
 from nearfar.train.monitors import CollapseMonitor, GradientMonitor
-from nearfar.train.probes import check_score_schedules, make_probe
+from nearfar.train.probes import check_probe_schedules, make_probe
 from nearfar.train.resuming import (
     check_steps_left,
     describe_data,
@@ -153,7 +153,7 @@ def run_pretraining(
         session = preparation.session
         if restored is not None:
             check_steps_left(session, restored, settings, folder)
-        notes = preparation.notes(preparation.everything)
+        notes = preparation.notes(preparation.all_data)
         version_note = None
         if strategy.is_first:
             check_disk(session, out)
@@ -183,10 +183,10 @@ def run_pretraining(
                 display.say(f"resuming from step {session.step}")
             train_session(preparation, display, hooks, loggers)
         if strategy.is_first:  # files that were not decoded at opening may have turned out to be unusable
-            folder.write_notes(preparation.notes(with_quarantine(preparation.everything)))
+            folder.write_notes(preparation.notes(with_quarantine(preparation.all_data)))
         strategy.barrier()  # until the last checkpoint is written
     run = Run(out, settings, objects, located)
-    run.remember(preparation.everything)
+    run.set_open_data(preparation.all_data)
     return run
 
 
@@ -214,21 +214,21 @@ class Preparation:
         options = settings.modality.reader.options_for(settings.views, settings.image_size, previous)
         if restored is None and strategy.is_first:
             folder.begin_quarantine()
-        self.everything = open_on_all_ranks(located, limits, options, strategy)
-        data, held_out = split_holdout(self.everything, settings.held_out, settings.seed)
+        self.all_data = open_on_all_ranks(located, limits, options, strategy)
+        data, held_out = split_holdout(self.all_data, settings.held_out, settings.seed)
         data = draw_labelled(data, settings.labels, settings.labels_seed)
         self.held_out_size = 0 if held_out is None else len(held_out)
-        description = describe_data(data, settings, previous, allow_change, self.everything)
+        description = describe_data(data, settings, previous, allow_change, self.all_data)
         precision = pick_precision(settings.precision, device)
         self.session = session = Session(settings, data, description, device, precision, objects, strategy)
         probe = make_probe(session, validation)
-        check_score_schedules(settings, data, probe is not None)
-        clean = is_holdout_clean(description, self.everything, settings, restored, objects)
+        check_probe_schedules(settings, data, probe is not None, held_out is not None)
+        clean = is_holdout_clean(description, self.all_data, settings, restored, objects)
         if restored:
             restore_session(session, restored, folder)
         origin = None
         if settings.init and not restored:
-            origin = start_from(session.method, settings.init, settings.encoders.get("cut", 0))
+            origin = start_from(session.method, settings.init, settings.encoders.get("cut", 0), settings)
         # a user's modules may start differently on each rank; sharded weights were made equal before
         state = session.method.state_dict().values()
         strategy.broadcast([value for value in state if not strategy.is_sharded(value)])
@@ -236,7 +236,7 @@ class Preparation:
         chunk, chunk_note = choose_chunk(session, session.stream.sample(PROBED_INSTANCES), stored_chunk)
         session.method.encoding = replace(session.method.encoding, chunk=chunk)
         session.facts = {"data": description.as_plain(), "unseen": clean, "encode_chunk": chunk}
-        self.remarks = (origin, chunk_note)
+        self.remarks = (origin, chunk_note, settings.parts["views"].remark(description))
         self.hooks = [
             GradientMonitor(),
             Metrics(),
@@ -244,8 +244,8 @@ class Preparation:
             PeriodicEvaluation(probe, make_estimate(session, held_out, clean, objects)),
         ]
 
-    def notes(self, everything: DataSet) -> DataNotes:
-        return notes_of(everything, self.held_out_size, len(self.session.data), self.settings.batch_size)
+    def notes(self, all_data: DataSet) -> DataNotes:
+        return notes_of(all_data, self.held_out_size, len(self.session.data), self.settings.batch_size)
 
 
 def train_session(

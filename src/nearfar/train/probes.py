@@ -51,7 +51,8 @@ def probe_sample(session: Session) -> ProbeSample:
             limits, **modality.reader.options_for(settings.views, settings.image_size, description)
         )
         data = description.convert_channels(opened, "this run")
-        description = description.with_statistics_of(data, None)
+        if settings.mean is None:
+            description = description.with_statistics_of(data, None)
     sample = data.subset(data.sample(0, 0, MAX_PROBED))
     plain_view = settings.parts["views"].plain_view(description, session.device)
     return ProbeSample(sample, plain_view, probe_problem(data))
@@ -153,8 +154,14 @@ def probe_problem(data: DataSet) -> str | None:
     return None
 
 
-def check_score_schedules(settings: Settings, data: DataSet, has_probe: bool) -> None:
-    """Refuses a schedule that follows a score which is never computed."""
+def check_probe_schedules(settings: Settings, data: DataSet, has_probe: bool, has_estimate: bool) -> None:
+    """Refuses a schedule that follows a score or a held-out bound which is never computed."""
+    schedule = settings.adaptive_on("bound")
+    if schedule and not (has_estimate and settings.probe_every):
+        reason = "probe_every is 0" if has_estimate else f"no {data.unit} are set aside (held_out)"
+        raise UserError(
+            f"{schedule} follows the held-out bound but {reason}; use on_variance, which follows the loss"
+        )
     schedule = settings.adaptive_on("score")
     problem = probe_problem(data)
     has_score = has_probe and KNN in settings.probes and (settings.probe_data is not None or not problem)

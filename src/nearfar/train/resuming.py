@@ -60,7 +60,8 @@ def settings_changes(settings: Settings, folder: RunFolder) -> str:
     stored, current = folder.stored_settings(), settings.as_plain()
     old, new = _flat(stored), _flat(current)
     # a schedule that follows the probe changes when the probe does
-    ignored = set(MAY_CHANGE) - (PROBE_SETTINGS if settings.adaptive_on("score") else set())
+    follows_probe = settings.adaptive_on("score") or settings.adaptive_on("bound")
+    ignored = set(MAY_CHANGE) - (PROBE_SETTINGS if follows_probe else set())
     objectives = objective_of(stored), objective_of(current)
     if None not in objectives and objectives[0] != objectives[1]:  # show what the user typed
         old["objective"], new["objective"] = objectives
@@ -119,10 +120,10 @@ def describe_data(
     settings: Settings,
     previous: Description | None,
     allow_change: bool,
-    everything: DataSet | None = None,
+    all_data: DataSet | None = None,
 ) -> Description:
-    """Sizes, statistics, vocabulary and classes of the data (classes of `everything`, of which `data` may be
-    a part). A resumed run keeps its own statistics."""
+    """Sizes, statistics, vocabulary and classes of the data (classes of `all_data`, of which `data` may be
+    a part). A resumed run keeps its own statistics, unless settings name others."""
     if previous is not None and previous.fingerprint != data.fingerprint:
         if not allow_change:
             raise UserError(
@@ -130,12 +131,15 @@ def describe_data(
                 f"{len(data)}); "
                 "restore it, choose another --out, or add --allow-change"
             )
-        return previous.of(data)
-    if previous is not None:
-        return previous.resized(settings.image_size)
-    return settings.modality.reader.describe(data, settings.image_size).labelled(
-        *(everything or data).label_range
-    )
+        description = previous.of(data)
+    elif previous is not None:
+        description = previous.resized(settings.image_size)
+    else:
+        description = settings.modality.reader.describe(data, settings.image_size)
+        description = description.labelled(*(all_data or data).label_range)
+    if settings.mean is None or settings.std is None:
+        return description
+    return description.with_statistics(settings.mean, settings.std)
 
 
 def restore_session(session: Session, restored: checkpoints.Loaded, folder: RunFolder) -> None:

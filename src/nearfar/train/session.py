@@ -23,30 +23,35 @@ from nearfar.core import optimisers
 from nearfar.core.buffers import frozen
 from nearfar.core.encoding import Encoding
 from nearfar.core.layout import to_channels_last
-from nearfar.core.schedules import Adaptive, Progress, Value, at, cosine, written
+from nearfar.core.method import Method
+from nearfar.core.networks import blocks_of
+from nearfar.core.schedules import Adaptive, Progress, Value, as_text, at, cosine
 from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.core.types import Batch
 from nearfar.data import Stream
 from nearfar.data.stream import batch_of
-from nearfar.errors import UserError
+from nearfar.errors import UserError, not_one_of
 from nearfar.modalities import DataSet, Description
 from nearfar.modalities.base import MakeViews
 from nearfar.modalities.dataset import grouped
 from nearfar.modalities.showing import plain_views
+from nearfar.parts.encoders.stages import named_stages
 from nearfar.run import checkpoints
 from nearfar.run.facts import fits
 from nearfar.run.features import shared_batches
 from nearfar.run.folder import RunFolder
 from nearfar.run.teachers import check_teacher
-from nearfar.run.trained import backbones_of, fresh_method, views_of
+from nearfar.run.trained import backbones_of, copies_of, fresh_method, views_of
+from nearfar.train.compiling import CompiledNetworks
 from nearfar.train.display import Display
 from nearfar.train.hooks import AdaptiveSchedules, Hook
 from nearfar.train.loggers import Logger
+from nearfar.train.loss_scale import LossScale
 from nearfar.train.monitors import Diverged, FiniteMonitor, Spread, embedding_spread
 from nearfar.train.saving import CheckpointWriter, Interrupts, pack_states, unpack_states
 from nearfar.train.step import StepOutcome, seed_step, take_step
 
-Result = TypeVar("Result")
+WorkResult = TypeVar("WorkResult")
 CHECKED_ROWS = 4  # instances on which a user's views are tried
 SCHEDULE_SAMPLES = 64  # points of a run at which its schedules are checked together
 
@@ -78,6 +83,7 @@ class Session:
         if VIEWS in objects:
             check_custom_views(self.views, data, settings)
         self.method = self._build_method(objects)
+        self.compiled = self._compile() if settings.compile else None
         self.stream = Stream(
             data,
             self.views,
@@ -113,9 +119,15 @@ class Session:
         ]
         self.adaptive = AdaptiveSchedules([self.lr, *settings.schedules().values()], self.steps_per_epoch)
         self.finite = FiniteMonitor(settings.skip_steps)
-        self.hooks: list[Hook] = [self.adaptive, self.finite]
+        self.loss_scale = LossScale() if precision is torch.float16 else None
+        self.hooks: list[Hook] = self._own_hooks()
         self.loggers: list[Logger] = []  # of rank 0
         self.facts: dict[str, Any] = {}  # of the data, written into every checkpoint beside the state
+        # `attach` sets where the run is stored and shown, `run` sets what writes checkpoints and what stops it
+        self.folder: RunFolder
+        self.display: Display
+        self.writer: CheckpointWriter
+        self.interrupts: Interrupts
         self.stop_reason: str | None = None
         self.interrupt: str | None = None
         self.resumed = False
@@ -139,7 +151,21 @@ class Session:
                 f"{settings.modality.plural} differ in size; "
                 "use synchronised, or per-rank"
             )
-        method.encoding = Encoding(self.strategy, settings.batch_norm, settings.encode_chunk)
+        if settings.freeze is not None:
+            freeze_stages(method, settings.freeze, settings.backbone)
+        if settings.checkpoint_activations and not blocks_of(method.encoders):
+            raise UserError(
+                "checkpoint_activations was true, but the networks have no blocks (modules in an nn.Sequential "
+                "or nn.ModuleList); use encode_chunk"
+            )
+        method.encoding = Encoding(
+            self.strategy,
+            settings.batch_norm,
+            settings.encode_chunk,
+            settings.checkpoint_activations,
+            settings.exchange,
+        )
+        method.check_exchange()
         for part in method.selections:
             if part.group_by is not None:
                 part.assign(torch.from_numpy(grouped(self.data, part.group_by)))
@@ -149,6 +175,18 @@ class Session:
             method.double()
         self.strategy.place_weights(cast(nn.Module, method.encoders), self.device)
         return method
+
+    def _compile(self) -> CompiledNetworks:
+        settings = self.settings
+        refusals = {
+            "checkpoint_activations=true": settings.checkpoint_activations,
+            "sharding=fsdp": settings.sharding == "fsdp" and self.strategy.is_distributed,
+            f"views of {settings.modality.plural}, which differ in size": not settings.modality.views.one_shape,
+        }
+        for reason, refused in refusals.items():
+            if refused:
+                raise UserError(f"compile was true, which does not work with {reason}; use compile=false")
+        return CompiledNetworks(self.method.encoders)
 
     # --------------------------------------------------------------------------------------------- progress
 
@@ -188,7 +226,11 @@ class Session:
         """Sets where the run is stored and what happens around its steps. `hooks` come after those that every
         step needs."""
         self.folder, self.display = folder, display
-        self.hooks = [self.adaptive, self.finite, *hooks]
+        self.hooks = [*self._own_hooks(), *hooks]
+
+    def _own_hooks(self) -> list[Hook]:
+        """Those that every step needs."""
+        return [self.adaptive, self.finite, *([] if self.loss_scale is None else [self.loss_scale])]
 
     def run(self) -> None:
         """Trains to the end, or raises `Stopped` after writing a checkpoint."""
@@ -229,29 +271,24 @@ class Session:
         """One exchange after every step. Lets all ranks stop at the same step and for the same reason: a
         hook's, a signal, or the time limit; tells them which rows cannot be used; and returns whether rank 0
         asks to `save`."""
-        signal = None if self.stop_reason is not None else self.interrupts.reason()
-        request = None
-        if self.stop_reason is not None:
-            request = f"hook:{self.stop_reason}"
-        elif signal is not None:
-            request = f"signal:{signal}"
-        reader = self.data.reader
-        news = "news" if reader is not None and reader.has_news() else None
-        stop, save_reason, news = self.strategy.first_reasons([request, "time" if save else None, news])
-        kind, _, reason = (stop or "").partition(":")
-        self.stop_reason = reason if kind == "hook" else None
-        self.interrupt = reason if kind == "signal" else None
-        if news is not None and reader is not None and self.strategy.is_distributed:
-            reader.sync(self.strategy)
+        interrupt = self.interrupts.reason()
+        unusable = self.data.unusable_rows
+        has_news = unusable is not None and unusable.has_unshared_rows()
+        reasons = [self.stop_reason, interrupt, "time" if save else None, "news" if has_news else None]
+        self.stop_reason, interrupt, save_reason, news = self.strategy.first_reasons(reasons)
+        self.interrupt = (
+            None if self.stop_reason is not None else interrupt
+        )  # what a hook stopped is finished
+        if news is not None and unusable is not None and self.strategy.is_distributed:
+            unusable.sync(self.strategy)
         return save_reason is not None
 
     def to_device(self, batch: Batch) -> Batch:
         return batch.to(self.device, torch.float64 if self.precision is torch.float64 else None)
 
     def autocast(self) -> torch.autocast:
-        return torch.autocast(
-            self.device.type, dtype=torch.bfloat16, enabled=self.precision is torch.bfloat16
-        )
+        half = self.precision in (torch.bfloat16, torch.float16)
+        return torch.autocast(self.device.type, dtype=self.precision if half else None, enabled=half)
 
     def spread(self, outcome: StepOutcome) -> Spread:
         """How the embeddings of the step's batch are spread, computed once per step. Every rank must call
@@ -363,6 +400,24 @@ class Session:
             self.method.prime(self.to_device(batch))
 
 
+def freeze_stages(method: Method, names: str, network: str) -> None:
+    """Freezes stages of the backbones, and of the slow networks that follow them. `network`: the name of the
+    backbone in an error."""
+    requested = [name.strip() for name in names.split(",")]
+    for backbone in backbones_of(method):
+        for body in copies_of(method, backbone):
+            stages = named_stages(body)
+            if not stages:
+                raise UserError(
+                    f"freeze was {names}, but {network} has no stages known here; use a ResNet, a vision "
+                    "transformer, ConvNeXt or Swin"
+                )
+            for name in requested:
+                if name not in stages:
+                    raise not_one_of("freeze", name, stages)
+                method.freeze(*stages[name])
+
+
 def plain_number(value: Any) -> Any:
     """A number or array of numpy or torch as Python's numbers; anything else as it is."""
     return value.tolist() if isinstance(value, np.generic | np.ndarray | Tensor) else value
@@ -383,7 +438,7 @@ class Clock:
         self._start, self._step = time_now, step
         return instances / elapsed
 
-    def pause(self, work: Callable[[], Result]) -> Result:
+    def pause(self, work: Callable[[], WorkResult]) -> WorkResult:
         """Calls `work` off the clock."""
         start = time.perf_counter()
         result = work()
@@ -439,8 +494,8 @@ def check_schedules(session: Session) -> None:
         upper = at(settings.selection.get("upper", 1.0), progress)
         if lower > upper:
             raise UserError(
-                f"selection.lower, {written(settings.selection['lower'])}, is {lower:.3g} at step "
+                f"selection.lower, {as_text(settings.selection['lower'])}, is {lower:.3g} at step "
                 f"{progress.step} of {progress.steps}, "
-                f"where selection.upper, {written(settings.selection['upper'])}, is {upper:.3g}; it must "
+                f"where selection.upper, {as_text(settings.selection['upper'])}, is {upper:.3g}; it must "
                 "never exceed it"
             )

@@ -1,4 +1,4 @@
-"""One training step: forward → backward → average over ranks → clip → optimiser → advance.
+"""One training step: forward → backward → average over ranks → unscale → clip → optimiser → advance.
 
 torch's generators are seeded for each step from (seed, step), which covers dropout and sampled negatives.
 Order and augmentation are functions of (seed, epoch, index, view). So a resumed run is bit-equal to one that
@@ -6,6 +6,7 @@ was never stopped.
 """
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from nearfar.core import optimisers
 from nearfar.core.schedules import Progress, at
 from nearfar.core.types import Batch, Outcome
 from nearfar.run import checkpoints
+from nearfar.train.loss_scale import unscale
 
 if TYPE_CHECKING:
     from nearfar.train.session import Session
@@ -56,40 +58,54 @@ def seed_step(seed: int, step: int) -> None:
 
 
 def take_step(session: "Session", batch: Batch) -> StepOutcome:
-    """Trains on one batch. A step that is not finite changes nothing."""
+    """Trains on one batch. A step that is not finite changes nothing but the scale of the loss: neither
+    weights, nor slow networks, queues and banks, for which `advance` is not called."""
     progress = session.progress
     # clusters of all instances are a function of the state at this step, so a resumed run computes the same
     # ones
     session.clock.pause(lambda: session.method.refresh(session.embed_all, progress))
     optimisers.set_lr(session.optimizer, at(session.lr, progress))
-    computed, loss, grad_norm = differentiate(session, batch, progress)
+    scale = 1.0 if session.loss_scale is None else session.loss_scale.value
+    computed, loss, grad_norm = differentiate(session, batch, progress, scale)
     session.step += 1
-    taken = session.finite.accept(loss, grad_norm, session.step)
+    taken = session.finite.accept(loss, grad_norm, session.step, scale)
     if taken:
         session.optimizer.step()
         session.method.advance(computed, progress)
+    if session.loss_scale is not None:
+        session.loss_scale.update(taken)
     return StepOutcome(computed, loss, grad_norm, taken, progress, batch)
 
 
-def differentiate(session: "Session", batch: Batch, progress: Progress) -> tuple[Outcome, float, float]:
+def differentiate(
+    session: "Session", batch: Batch, progress: Progress, scale: float
+) -> tuple[Outcome, float, float]:
     """The outcome of a batch, its loss, and the norm of the gradients, which are in place and clipped. Loss
-    and norm are equal on all ranks, even if their arithmetic differs."""
+    and norm are equal on all ranks, even if their arithmetic differs. `scale`: of the loss during the
+    backward pass."""
     method, strategy = session.method, session.strategy
     seed_step(session.settings.seed, progress.step)
     method.train()
-    with strategy.explained_errors(), session.autocast():
-        outcome = method(batch, progress)
-    session.optimizer.zero_grad(set_to_none=True)
-    outcome.loss.backward()
+    with nullcontext() if session.compiled is None else session.compiled.active():
+        with strategy.explained_errors(), session.autocast():
+            outcome = method(batch, progress)
+        session.optimizer.zero_grad(set_to_none=True)
+        (outcome.loss if scale == 1.0 else outcome.loss * scale).backward()
     loss = outcome.loss.detach().clone()
     strategy.average_gradients(method.parameters(), loss)
-    return outcome, float(loss), optimisers.clip(method.parameters(), session.settings.clip, strategy)
+    if scale != 1.0:
+        unscale(method.parameters(), scale, strategy)
+    norm = optimisers.clip(method.parameters(), session.settings.clip, strategy)
+    # the only numbers of a step that are read from the device, at once
+    loss_value, grad_norm = torch.stack([loss, norm.to(loss)]).tolist()
+    return outcome, loss_value, grad_norm
 
 
 def is_resumable(session: "Session", outcome: StepOutcome) -> bool:
     """Whether a run can continue from the current state: the last step was taken, every number is finite, and
     so are loss and gradient of the same batch with the new weights. A step can explode and leave finite
-    weights that give no finite loss.
+    weights that give no finite loss. A scale of the loss above 1 is not used: if the gradient overflows with it,
+    the next step lowers it.
 
     Changes nothing: forward is pure, and generators are seeded at every step.
     """
@@ -97,6 +113,7 @@ def is_resumable(session: "Session", outcome: StepOutcome) -> bool:
     broken = not session.finite.steady or checkpoints.not_finite(local, session.unbounded) is not None
     if session.strategy.agree_on_failure(broken):
         return False
-    _, loss, grad_norm = differentiate(session, outcome.batch, outcome.progress)
+    scale = 1.0 if session.loss_scale is None else min(1.0, session.loss_scale.value)
+    _, loss, grad_norm = differentiate(session, outcome.batch, outcome.progress, scale)
     session.optimizer.zero_grad(set_to_none=True)
     return math.isfinite(loss) and math.isfinite(grad_norm)

@@ -13,10 +13,11 @@ sum of bounds over the same scores.
 
 import re
 from collections.abc import Mapping
+from functools import cache, partial
 from typing import Any
 
 from nearfar.config.recipes.recipe import Recipe
-from nearfar.config.sections import section_of
+from nearfar.config.sections import PARTS_BY_CHOICE, section_of
 from nearfar.core.abstract import AbstractBound
 from nearfar.core.method import Method
 from nearfar.errors import UserError, not_one_of
@@ -29,15 +30,22 @@ from nearfar.parts.negatives import Bank, NoNegatives
 from nearfar.parts.priors import Distillation
 from nearfar.parts.selections import Everyone, Others
 
-CONTRASTS: dict[str, AbstractBound] = {
-    "crd": ConstantNCE(),
-    "infonce": AlphaCPC(0.1),
-    "ml-cpc": MultiLabelCPC(0.05),
+CONTRASTS: dict[str, partial[Any]] = {  # of bounds
+    "crd": partial(ConstantNCE),
+    "infonce": partial(AlphaCPC, 0.1),
+    "ml-cpc": partial(MultiLabelCPC, 0.05),
 }
 PRIOR_WEIGHTS = {"kd": 1.0, "cosine": 1.0, "relational": 25.0}  # Tian et al. 2020b, Park et al. 2019
 OBJECTIVES = (*CONTRASTS, *PRIOR_WEIGHTS)
 NEGATIVES = 16384  # for each positive (Song & Ermon 2020, App. C.3); all where there are fewer rows
 CONTRAST_WEIGHT = 0.8  # Tian et al. 2020b
+
+
+@cache
+def contrast(term: str) -> AbstractBound:
+    """The bound of a contrast. It is made once: nothing changes it."""
+    bound: AbstractBound = CONTRASTS[term]()
+    return bound
 
 
 def distill(negatives: int = NEGATIVES, weight: float = CONTRAST_WEIGHT) -> Method:
@@ -47,7 +55,7 @@ def distill(negatives: int = NEGATIVES, weight: float = CONTRAST_WEIGHT) -> Meth
         critic=Cosine(0.07),
         negatives=Bank(None, 0.5),
         selection=Others(sample=negatives),
-        bound=CONTRASTS["crd"],
+        bound=contrast("crd"),
         prior=Distillation(),
     )
 
@@ -70,8 +78,9 @@ def terms_of(objective: Any) -> list[str]:
     for term in terms:
         if term not in OBJECTIVES:
             raise not_one_of("objective", term, OBJECTIVES, ", or a sum such as crd+kd")
-    if len({*terms}) < len(terms):
-        raise UserError(f"objective was {names}, which names one of them twice; name each once")
+    repeated = next((term for term in terms if terms.count(term) > 1), None)
+    if repeated is not None:
+        raise UserError(f"objective was {names}, which lists {repeated} twice; list each term once")
     return terms
 
 
@@ -79,7 +88,12 @@ def objective_of(settings: Mapping[str, Any]) -> str | None:
     """The objective of a student's settings; None of other recipes."""
     if settings["recipe"] != "distill":
         return None
-    bounds = {section_of("bound", bound)["name"]: term for term, bound in CONTRASTS.items()}
+    bounds = {
+        name: term
+        for name, kind in PARTS_BY_CHOICE["bound"].items()
+        for term, make in CONTRASTS.items()
+        if make.func is kind
+    }
     contrasts = [bounds[name] for name in str(settings["bound"]["name"]).split(JOINED_BY) if name in bounds]
     return "+".join([*contrasts, *(term for term in PRIOR_WEIGHTS if settings["prior"].get(term))])
 
@@ -87,7 +101,7 @@ def objective_of(settings: Mapping[str, Any]) -> str | None:
 def layer_of(objective: Any) -> dict[str, Any]:
     """An objective as settings over those of `DISTILL`."""
     terms = terms_of(objective)
-    contrasts = [CONTRASTS[term] for term in terms if term in CONTRASTS]
+    contrasts = [contrast(term) for term in terms if term in CONTRASTS]
     weights = {term: weight if term in terms else 0.0 for term, weight in PRIOR_WEIGHTS.items()}
     labels = 1.0
     if terms == ["kd"]:  # its usual weight (Tian et al. 2020b)

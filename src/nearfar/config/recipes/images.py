@@ -5,6 +5,7 @@ Settings are for small pictures and a CPU; presets.py has the papers' own.
 """
 
 from nearfar.config.recipes.recipe import Recipe, Training, share_of
+from nearfar.config.recipes.variants import CLOSE_AFTER, WITH_BANK, WITH_CLOSE_NEIGHBOURS, WITH_NEGATIVES
 from nearfar.core.abstract import AbstractSelection
 from nearfar.core.method import Method
 from nearfar.core.schedules import Value, cosine
@@ -27,10 +28,6 @@ from nearfar.parts.encoders import HeadConfig, InfoMax, Momentum, PerView, Proto
 from nearfar.parts.negatives import Bank, Centred, Dictionary, InBatch, NoNegatives, Queue, Sinkhorn, Support
 from nearfar.parts.priors import Adversarial, CrossCorrelation, SIGReg, VarianceCovariance
 from nearfar.parts.selections import Everyone, Hard, Labelled, Neighbours
-
-# share of a run before close neighbours are pulled: what an untrained network calls close means little
-CLOSE_AFTER = 1 / 3
-
 
 # ------------------------------------------------------------------------ two views, encoded side by side
 
@@ -291,13 +288,19 @@ IMAGES: dict[str, Recipe] = {
         "Two views of an image are contrasted with the views of all other images in the batch (Sáez "
         "Maldonado 2021, ch. 7).",
         simclr,
+        variants=WITH_NEGATIVES,
     ),
     "moco": Recipe(
         "A view is contrasted with a queue of keys embedded by a slow copy of the network (Liu 2022, sec. "
         "3.2.2; v2 head).",
         moco,
+        variants=WITH_NEGATIVES,
     ),
-    "moco-v1": Recipe("MoCo as first published: a linear head and no blur (Liu 2022, Eq. 35).", moco_v1),
+    "moco-v1": Recipe(
+        "MoCo as first published: a linear head and no blur (Liu 2022, Eq. 35).",
+        moco_v1,
+        variants=WITH_NEGATIVES,
+    ),
     "byol": Recipe(
         "The network predicts the embedding of the other view by a slow copy of itself; no negatives (Sáez "
         "Maldonado 2021, ch. 8).",
@@ -310,70 +313,84 @@ IMAGES: dict[str, Recipe] = {
         "A view must identify its own row in a memory bank with one row per image (Wu et al. 2021, sec. "
         "2, Wu et al. 2020, sec. 5).",
         instdisc,
+        variants=WITH_BANK,
     ),
     "cmc": Recipe(
         "An image's luminance must identify its colours in a memory bank, and its colours its luminance. "
         "Two networks; the loss is the mean of both directions, in the paper their sum (Wu et al. 2021, sec. 2).",
         cmc,
+        variants=WITH_BANK,
     ),
     "end-to-end": Recipe(
         "Query and key have networks of their own, both trained: contrast end to end (Liu 2022, Eq. 34).",
         end_to_end,
+        variants=WITH_NEGATIVES,
     ),
     "npair": Recipe(
         "Each view is contrasted with the same view of the other images: multi-class N-pair (Sáez "
         "Maldonado 2021, Eq. 20).",
         npair,
+        variants=WITH_NEGATIVES,
     ),
     "tuple": Recipe(
         "A view is contrasted with all views of the other images in one tuple (Sáez Maldonado 2021, Eq. 19).",
         tuple_loss,
+        variants=WITH_NEGATIVES,
     ),
     "triplet": Recipe(
         "A view is closer to the other view of its image than to any other image, by a margin (Sáez Maldonado "
         "2021, Eq. 17-18).",
         triplet,
+        variants=WITH_NEGATIVES,
     ),
     "dim": Recipe(
         "Deep InfoMax: the summary of one view must identify the feature maps of the other view, globally "
         "and locally, among those of other images (Liu 2022, Eq. 36-39).",
         dim,
+        variants=WITH_NEGATIVES,
     ),
     "la": Recipe(
         "Local Aggregation: a view is contrasted with its nearest rows in a memory bank and pulled towards "
         "those in its own clusters (Wu et al. 2020, sec. 5.3).",
         local_aggregation,
         selection=closest_background,
+        variants=WITH_CLOSE_NEIGHBOURS,
     ),
     "moco-v3": Recipe(
         "MoCo without a queue: the prediction from one view is contrasted with the batch, embedded by a slow "
         "copy of the network (Chen et al. 2021).",
         moco_v3,
+        variants=WITH_NEGATIVES,
     ),
     "nnclr": Recipe(
         "A view is contrasted with the nearest of earlier keys to the other view, instead of that view "
         "itself (Dwibedi et al. 2021).",
         nnclr,
+        variants=WITH_NEGATIVES,
     ),
     "dcl": Recipe(
         "SimCLR with the positive left out of the sum over negatives: decoupled contrastive learning (Yeh "
         "et al. 2022), UBA up to a constant.",
         dcl,
+        variants=WITH_NEGATIVES,
     ),
     "debiased": Recipe(
         "SimCLR corrected for the share of negatives that are of the anchor's own class (Chuang et al. "
         "2020).",
         debiased,
+        variants=WITH_NEGATIVES,
     ),
     "hcl": Recipe(
         "Debiased contrast with negatives weighted by their similarity: hard negatives (Robinson et al. "
         "2021).",
         hcl,
+        variants=WITH_NEGATIVES,
     ),
     "supcon": Recipe(
         "Views of all images with the anchor's label are its positives: supervised contrast; needs labels "
         "(Khosla et al. 2020).",
         supcon,
+        variants=WITH_NEGATIVES,
     ),
     "vicreg": Recipe(
         "Two views agree while every dimension varies and no two vary together; no negatives (Bardes et al. "

@@ -17,25 +17,25 @@ from scipy.sparse.csgraph import connected_components
 from scipy.special import chdtrc, ndtr
 
 from nearfar.estimate.ratios.sides import Ratio, SideRows
-
-FALSE_LINKS = (
-    0.1  # expected number among independent columns, of single columns and of products on either side
+from nearfar.estimate.settings import (
+    FALSE_LINKS,
+    MAX_BLOCK_COLUMNS,
+    MAX_LINKED_LEVELS,
+    MAX_PAIRED_COLUMNS,
+    MIN_LINKED_LEVEL_ROWS,
+    PAIRED_FUNCTIONS,
+    WAVES,
 )
-WAVES = 4  # functions of a number's rank that are correlated with those of the other side
-MAX_LEVELS, MIN_LEVEL_ROWS = 8, 8  # most frequent levels that are correlated, and rows of the rarest
-MAX_BLOCK_COLUMNS = 6  # of a side: the most significant
-MAX_PAIRED_COLUMNS = 16  # of a side: with more, products of two columns are not tried
-PAIRED_FUNCTIONS = 2  # of a column, in products
 
-Columns = Int[np.ndarray, "column"]
+ColumnNumbers = Int[np.ndarray, "column"]
 
 
 @dataclass(frozen=True)
 class Block:
     """Columns of x and of y, as `SideRows.select` counts them."""
 
-    x: Columns
-    y: Columns
+    x: ColumnNumbers
+    y: ColumnNumbers
 
     def select(self, x: SideRows, y: SideRows) -> tuple[SideRows, SideRows]:
         return x.select(self.x), y.select(self.y)
@@ -83,7 +83,7 @@ def find_blocks(x: SideRows, y: SideRows) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def _most_linked(columns: Columns, p_values: np.ndarray) -> Columns:
+def _most_linked(columns: ColumnNumbers, p_values: np.ndarray) -> ColumnNumbers:
     return np.sort(columns[np.argsort(p_values, kind="stable")[:MAX_BLOCK_COLUMNS]])
 
 
@@ -147,8 +147,8 @@ def column_functions(side: SideRows) -> FunctionTable:
     owner = list(np.repeat(np.arange(rank.shape[1]), WAVES))
     for k, (code, levels) in enumerate(zip(side.categories.T, side.category_levels, strict=True)):
         count = np.bincount(np.maximum(code, 0), minlength=levels)
-        frequent = np.argsort(-count, kind="stable")[:MAX_LEVELS]
-        frequent = frequent[(count[frequent] >= MIN_LEVEL_ROWS) | (np.arange(len(frequent)) == 0)]
+        frequent = np.argsort(-count, kind="stable")[:MAX_LINKED_LEVELS]
+        frequent = frequent[(count[frequent] >= MIN_LINKED_LEVEL_ROWS) | (np.arange(len(frequent)) == 0)]
         place = np.cumsum(count) - count / 2
         own = [np.cos(np.pi * place[np.maximum(code, 0)] / len(side)), *(code == level for level in frequent)]
         functions += own

@@ -8,67 +8,46 @@ from functools import partial
 
 from nearfar.estimate.ratios.densities import LevelDensityRatio
 from nearfar.estimate.ratios.forest import ForestRatio
-from nearfar.estimate.ratios.gaussian import GaussianRatio, StudentRatio, UnmixedRatio
+from nearfar.estimate.ratios.gaussian import GaussianRatio, StudentRatio
 from nearfar.estimate.ratios.predictions import MultivariateResidualRatio, ResidualRatio
-from nearfar.estimate.ratios.scores import ScoredRatio
-from nearfar.estimate.ratios.sides import Fit
+from nearfar.estimate.ratios.sides import Fit, either_way, swapped
 from nearfar.estimate.ratios.smooth import MixtureRatio
 from nearfar.estimate.ratios.tables import LevelGaussianRatio, TableRatio
-from nearfar.estimate.ratios.transforms import ProjectedRatio
+from nearfar.estimate.ratios.transforms import fit_leading, fit_scored, fit_unmixed
 
-RIDGES = (0.1, 10.0)  # in mean variances of a column
+LEVELS = either_way(partial(LevelGaussianRatio.fit, scaled=False, own_covariance=False))
+PREDICTED_SCALED = partial(ResidualRatio.fit, scaled=False, spread_varies=True)
+PREDICTED_PLAIN = partial(ResidualRatio.fit, scaled=True, spread_varies=False)
 
-ATOMS: dict[str, Fit] = {  # of the factors of an `AtomRatio`
-    "counts": partial(TableRatio.fit, bins=0, strength=1.0),
-    "levels": partial(LevelGaussianRatio.fit, scaled=False, own_covariance=False),
-    "levels, own spread": partial(LevelGaussianRatio.fit, scaled=False, own_covariance=True),
-    "gaussian": GaussianRatio.fit,
-    "mixture of 2": partial(MixtureRatio.fit, components=2),
-    "y of x": partial(ResidualRatio.fit, swapped=False, scaled=True, spread_varies=False),
-}
-
-FAMILIES: dict[str, Fit] = {
+CANDIDATES: dict[str, Fit] = {
     "gaussian": GaussianRatio.fit,
     "gaussian, plain": partial(GaussianRatio.fit, scaled=True),
     "gaussian, crossed": partial(GaussianRatio.fit, crossed=True),
-    "gaussian, unmixed": UnmixedRatio.fit,
+    "gaussian, unmixed": fit_unmixed,
     "student": StudentRatio.fit,
     **{f"mixture of {k}": partial(MixtureRatio.fit, components=k) for k in (2, 4, 8, 16, 32)},
     "local": partial(MixtureRatio.fit_local, neighbours=20),
     "local, plain": partial(MixtureRatio.fit_local, neighbours=8, scaled=True),
-    **{f"table of {b}": partial(TableRatio.fit, bins=b, strength=2.0) for b in (4, 32)},
-    "counts": partial(TableRatio.fit, bins=0, strength=1.0),
-    "counts, discounted": partial(TableRatio.fit, bins=0, strength=None),
-    "levels, plain": partial(LevelGaussianRatio.fit, scaled=True, own_covariance=False),
-    "levels, own spread": partial(LevelGaussianRatio.fit, scaled=False, own_covariance=True),
-    "densities": partial(LevelDensityRatio.fit, scaled=True),
-    **{
-        f"{'x of y' if swapped else 'y of x'}, {'plain' if plain else 'scaled'}": partial(
-            ResidualRatio.fit, swapped=swapped, scaled=plain, spread_varies=not plain
-        )
-        for swapped in (False, True)
-        for plain in (False, True)
-    },
-    "columns of y round x": partial(MultivariateResidualRatio.fit, swapped=False),
-    "columns of x round y": partial(MultivariateResidualRatio.fit, swapped=True),
-    **{
-        f"shrunk by {ridge:g}, {name}": partial(ProjectedRatio.fit_ridge, ridge=ridge, inner=inner)
-        for ridge in RIDGES
-        for name, inner in (
-            ("gaussian", GaussianRatio.fit),
-            ("levels", partial(LevelGaussianRatio.fit, scaled=False, own_covariance=False)),
-        )
-    },
-    **{
-        f"scored, mixture of {k}": partial(ScoredRatio.fit, inner=partial(MixtureRatio.fit, components=k))
-        for k in (2, 8)
-    },
+    "table of 32": partial(TableRatio.fit, bins=32),
+    "counts": partial(TableRatio.fit, bins=0),
+    "levels, plain": either_way(partial(LevelGaussianRatio.fit, scaled=True, own_covariance=False)),
+    "levels, own spread": either_way(partial(LevelGaussianRatio.fit, scaled=False, own_covariance=True)),
+    "densities": either_way(partial(LevelDensityRatio.fit, scaled=True)),
+    "y of x, scaled": PREDICTED_SCALED,
+    "y of x, plain": PREDICTED_PLAIN,
+    "x of y, scaled": swapped(PREDICTED_SCALED),
+    "x of y, plain": swapped(PREDICTED_PLAIN),
+    "columns of y round x": MultivariateResidualRatio.fit,
+    "columns of x round y": swapped(MultivariateResidualRatio.fit),
+    "shrunk, gaussian": partial(fit_leading, inner=GaussianRatio.fit),
+    "shrunk, levels": partial(fit_leading, inner=LEVELS),
+    "scored, mixture of 2": partial(fit_scored, inner=partial(MixtureRatio.fit, components=2)),
     "forest": ForestRatio.fit,
 }
 
 # of all columns together, where blocks of them are found: what needs no few columns
 BESIDE_BLOCKS = {
     name: fit
-    for name, fit in FAMILIES.items()
+    for name, fit in CANDIDATES.items()
     if name.startswith(("gaussian", "student", "shrunk", "scored", "forest"))
 }

@@ -16,12 +16,14 @@ from jaxtyping import Float
 from scipy import sparse
 
 from nearfar.estimate.ratios.sides import SideRows
-
-TREES = 16
-MAX_ROWS = 4000
-MAX_COLUMNS = 64  # of a side; of more, blocks of columns that depend on each other are found first
-MIN_LEAF, LEAF_SHARE = 4, 0.015  # rows of a leaf, and their share of all
-FLOOR = 1e-3
+from nearfar.estimate.settings import (
+    LEAF_SHARE,
+    MAX_FOREST_COLUMNS,
+    MAX_FOREST_ROWS,
+    MIN_FOREST_RATIO,
+    MIN_LEAF,
+    TREES,
+)
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,11 @@ class ForestRatio:
 
     @staticmethod
     def fit(x: SideRows, y: SideRows, seed: int) -> "ForestRatio | None":
-        if max(x.features, y.features) > MAX_COLUMNS:
+        if max(x.features, y.features) > MAX_FOREST_COLUMNS:
             return None
-        if x.features == y.features == 1 or max(x.levels, y.levels) > MAX_COLUMNS:
+        if x.features == y.features == 1 or max(x.levels, y.levels) > MAX_FOREST_COLUMNS:
             return None
-        rows = np.arange(min(len(x), MAX_ROWS))
+        rows = np.arange(min(len(x), MAX_FOREST_ROWS))
         x, y = x[rows], y[rows]
         sources, targets = (_sources(x), _sources(y)), (_targets(x), _targets(y))
         return ForestRatio(
@@ -90,11 +92,11 @@ class ForestRatio:
 
     def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
         a, b = self.x(_sources(x)), self.y(_sources(y))
-        return np.log(np.maximum((a * b).sum(axis=1) * a.shape[1], FLOOR))
+        return np.log(np.maximum((a * b).sum(axis=1) * a.shape[1], MIN_FOREST_RATIO))
 
     def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
         a, b = self.x(_sources(x)), self.y(_sources(y))
-        return np.log(np.maximum(a @ b.T * a.shape[1], FLOOR))
+        return np.log(np.maximum(a @ b.T * a.shape[1], MIN_FOREST_RATIO))
 
 
 def _sources(side: SideRows) -> Float[np.ndarray, "row column"]:

@@ -1,5 +1,4 @@
-"""Ratios of elliptic distributions on canonical pairs: Gaussian, Student's t, Gaussian of independent
-components."""
+"""Ratios of elliptic distributions on canonical pairs: Gaussian, Student's t."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -8,18 +7,17 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import gammaln, ndtr, stdtrit
 
-from nearfar.estimate.ratios.sides import FAR, SideRows, normal_ranks
-from nearfar.estimate.samples import MAX_CORRELATION, Array, CanonicalMap, whitening
+from nearfar.estimate.ratios.sides import SideRows
+from nearfar.estimate.samples import Array, CanonicalMap
+from nearfar.estimate.settings import (
+    DEGREES,
+    MAX_CORRELATION,
+    MAX_DEGREES_ROWS,
+    MAX_SCALED_CORRELATION,
+    STUDENT_PLACES,
+)
 
-MAX_SCALED_CORRELATION = 1 - 1e-6  # of scaled numbers: 6.6 nats
-MAX_COMPARED = 10_000  # rows that choose the degrees of freedom
-PLACES = np.linspace(-6.0, 6.0, 8193)  # normal scores at which Student's quantiles are tabulated
-DEGREES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)  # of freedom
-
-MAX_COMPONENT_COLUMNS = 30
-ROWS_PER_COMPONENT = 30  # so that directions are known well enough
-MAX_ICA_ROWS = 10_000
-ICA_STEPS, ICA_TOLERANCE = 60, 1e-4
+PLACES = np.linspace(*STUDENT_PLACES)
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,7 @@ class StudentRatio:
         if x.code is not None or y.code is not None or widest > len(x) // 10:
             return None
         canonical = CanonicalMap.fit(x.normal, y.normal)
-        rows = np.arange(min(len(x), MAX_COMPARED))
+        rows = np.arange(min(len(x), MAX_DEGREES_ROWS))
         candidates = [StudentRatio(canonical, degrees) for degrees in DEGREES]
         return max(candidates, key=lambda ratio: float(ratio.pairs(x[rows], y[rows]).mean()))
 
@@ -160,68 +158,3 @@ class StudentRatio:
 
     def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
         return self._log_ratio(x, y, cross=True)
-
-
-@dataclass(frozen=True)
-class ComponentMap:
-    """Rotates scaled columns to independent components and maps each to normal ranks."""
-
-    mean: Float[np.ndarray, "column"]
-    rotation: Float[np.ndarray, "column component"]
-    sorted: Array
-
-    @staticmethod
-    def fit(side: SideRows, seed: int) -> "ComponentMap":
-        z = side.values(True)
-        mean = z.mean(axis=0)
-        white = whitening(z - mean)
-        rotation = white @ _fast_ica((z - mean)[:MAX_ICA_ROWS] @ white, seed)
-        return ComponentMap(mean, rotation, np.sort((z - mean) @ rotation, axis=0))
-
-    def __call__(self, side: SideRows) -> SideRows:
-        components = (side.values(True) - self.mean) @ self.rotation
-        return SideRows.of_numbers(normal_ranks(components, self.sorted), components)
-
-
-def _fast_ica(white: Array, seed: int) -> Float[np.ndarray, "column component"]:
-    """The rotation of FastICA with tanh, all components at once (Hyvärinen 1999)."""
-    rotation = np.linalg.qr(np.random.default_rng(seed).normal(size=(white.shape[1],) * 2))[0]
-    for _ in range(ICA_STEPS):
-        bent = np.tanh(white @ rotation)
-        new = white.T @ bent / len(white) - rotation * (1 - bent**2).mean(axis=0)
-        u, _, vt = np.linalg.svd(new)
-        previous, rotation = rotation, u @ vt
-        if np.abs(np.abs((previous * rotation).sum(axis=0)) - 1).max() < ICA_TOLERANCE:
-            break
-    return rotation
-
-
-@dataclass(frozen=True)
-class UnmixedRatio:
-    """A Gaussian of independent components: for columns that are mixtures of bent Gaussian sources.
-
-    Rotations and normal ranks are one-to-one, so they change no information.
-    """
-
-    x: ComponentMap
-    y: ComponentMap
-    gaussian: GaussianRatio
-
-    @staticmethod
-    def fit(x: SideRows, y: SideRows, seed: int) -> "UnmixedRatio | None":
-        widest = max(x.numbers, y.numbers)
-        if x.code is not None or y.code is not None or not 2 <= widest <= MAX_COMPONENT_COLUMNS:
-            return None
-        if len(x) < ROWS_PER_COMPONENT * widest:
-            return None
-        if max(np.abs(side.scaled).max() for side in (x, y)) > FAR:
-            return None
-        maps = ComponentMap.fit(x, seed), ComponentMap.fit(y, seed)
-        gaussian = GaussianRatio.fit(maps[0](x), maps[1](y), seed)
-        return None if gaussian is None else UnmixedRatio(*maps, gaussian)
-
-    def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
-        return self.gaussian.pairs(self.x(x), self.y(y))
-
-    def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
-        return self.gaussian.cross(self.x(x), self.y(y))

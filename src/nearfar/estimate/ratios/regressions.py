@@ -8,13 +8,17 @@ from scipy.interpolate import BSpline
 from scipy.linalg import eigh
 
 from nearfar.estimate.ratios.sides import SideRows
+from nearfar.estimate.settings import (
+    ADDITIVE_KNOTS,
+    KNOTS,
+    MAX_ADDITIVE_COLUMNS,
+    MAX_SPLINE_ROWS,
+    PENALTY_EXPONENTS,
+    TINY,
+)
 
 Regression = Callable[[SideRows], Float[np.ndarray, "row"]]
-KNOTS = 32
-ADDITIVE_KNOTS, MAX_ADDITIVE_COLUMNS = 14, 12  # knots per column, and columns
-MAX_SPLINE_ROWS = 50_000
-PENALTIES = 10.0 ** np.arange(-5, 5.1, 0.5)
-FLOOR = 1e-12
+PENALTIES = 10.0 ** np.arange(*PENALTY_EXPONENTS)
 
 
 class SplineBasis:
@@ -55,7 +59,7 @@ def _curvature_penalty(knots: np.ndarray) -> Float[np.ndarray, "coefficient coef
 def _fit_penalised(basis: np.ndarray, target: np.ndarray, penalty: np.ndarray) -> np.ndarray:
     """Coefficients; the weight of the penalty by generalised cross-validation."""
     gram, image = basis.T @ basis, basis.T @ target
-    scale = np.trace(gram) / len(gram) + FLOOR
+    scale = np.trace(gram) / len(gram) + TINY
     # with one decomposition every weight is a division: gram + l penalty = V^-T (1 + l d) V^-1
     d, v = eigh(penalty, gram / scale + 1e-6 * np.eye(len(gram)))
     rotated, total = v.T @ image / scale, float(target @ target)

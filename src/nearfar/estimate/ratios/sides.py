@@ -14,12 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from nearfar.estimate.samples import Array, rank_to_normal
-
-TAIL_START = 2.0  # distance from the median beyond which tails are squeezed, in interdecile ranges
-MAX_TAIL = 1e6
-FAR = 20.0  # interdecile ranges: with outliers beyond, only ranks are used
-CROWDED = 1 / 3  # combinations of categories per row from which they rarely recur
-MAX_INDICATORS = 64  # levels beyond which a category is not expanded into indicator columns
+from nearfar.estimate.settings import CROWDED, FAR, MAX_INDICATORS, MAX_TAIL, TAIL_START
 
 Fitted = TypeVar("Fitted")
 
@@ -142,6 +137,39 @@ class Ratio(Protocol):
 
 
 Fit = Callable[[SideRows, SideRows, int], Ratio | None]  # (x, y, seed); None: the family does not apply
+
+
+@dataclass(frozen=True)
+class SwappedRatio:
+    """A ratio that was fitted with the sides exchanged."""
+
+    ratio: Ratio
+
+    def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
+        return self.ratio.pairs(y, x)
+
+    def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
+        return self.ratio.cross(y, x).T
+
+
+def swapped(fit: Fit) -> Fit:
+    """The family with the sides exchanged: x is predicted by y instead of y by x."""
+
+    def fit_swapped(x: SideRows, y: SideRows, seed: int) -> Ratio | None:
+        ratio = fit(y, x, seed)
+        return None if ratio is None else SwappedRatio(ratio)
+
+    return fit_swapped
+
+
+def either_way(fit: Fit) -> Fit:
+    """The family, with the sides exchanged where it applies only then: the category may be x or y."""
+
+    def fit_either(x: SideRows, y: SideRows, seed: int) -> Ratio | None:
+        ratio = fit(x, y, seed)
+        return swapped(fit)(x, y, seed) if ratio is None else ratio
+
+    return fit_either
 
 
 @dataclass(frozen=True)

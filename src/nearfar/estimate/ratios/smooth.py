@@ -13,17 +13,22 @@ from scipy.cluster.vq import kmeans2
 from scipy.spatial import cKDTree
 
 from nearfar.estimate.ratios.sides import SideRows
-
-MAX_COLUMNS = 6  # of both sides together, for local Gaussians; mixtures take twice as many
-MAX_FITTED = 10_000  # rows a mixture is fitted to,
-ROWS_PER_COMPONENT = 20  # and the least number for each of its components
-# expectation maximisation: steps, gain in nats below which it stops, variance added to every column
-EM_STEPS, EM_GAIN, RIDGE = 60, 3e-4, 1e-4
-MAX_LOCAL, MAX_LOCAL_WORK = 1000, 1_500_000  # local Gaussians, and their number times that of rows
-MAX_LOCAL_ROWS = 4000  # beyond, a fitted mixture is better
-LOCAL_WIDTH, LOCAL_ISOTROPY = 0.5, 0.03  # factor of the neighbours' covariance, and its isotropic share
-MAX_LIGHT_TAIL = 4.0  # scaled units: Gaussians do not follow heavier tails
-FLOOR_32, MAX_EXPONENT_32 = np.float32(1e-30), np.float32(80.0)  # e^80 is still a float32
+from nearfar.estimate.settings import (
+    EM_GAIN,
+    EM_STEPS,
+    FLOOR_32,
+    LOCAL_ISOTROPY,
+    LOCAL_WIDTH,
+    MAX_EXPONENT_32,
+    MAX_LIGHT_TAIL,
+    MAX_LOCAL,
+    MAX_LOCAL_COLUMNS,
+    MAX_LOCAL_ROWS,
+    MAX_LOCAL_WORK,
+    MAX_MIXTURE_ROWS,
+    MIXTURE_RIDGE,
+    ROWS_PER_COMPONENT,
+)
 
 
 @dataclass(frozen=True)
@@ -42,11 +47,11 @@ class MixtureRatio:
     ) -> "MixtureRatio | None":
         columns = x.numbers + y.numbers
         parameters = components * (1 + columns + columns * (columns + 1) / 2)
-        if x.code is not None or y.code is not None or columns > 2 * MAX_COLUMNS:
+        if x.code is not None or y.code is not None or columns > 2 * MAX_LOCAL_COLUMNS:
             return None
         if len(x) < max(2 * parameters, ROWS_PER_COMPONENT * components):
             return None
-        joint = np.hstack([side.values(scaled) for side in (x, y)])[:MAX_FITTED]
+        joint = np.hstack([side.values(scaled) for side in (x, y)])[:MAX_MIXTURE_ROWS]
         if scaled and np.abs(joint).max() > MAX_LIGHT_TAIL:
             return None
         return MixtureRatio(*fit_mixture(joint, components, seed), x.numbers, scaled)
@@ -58,7 +63,7 @@ class MixtureRatio:
         """A Gaussian at every row with the covariance of its neighbours: thin along a curve (Vincent & Bengio
         2003)."""
         columns = x.numbers + y.numbers
-        if x.code is not None or y.code is not None or not 2 <= columns <= MAX_COLUMNS:
+        if x.code is not None or y.code is not None or not 2 <= columns <= MAX_LOCAL_COLUMNS:
             return None
         if not 4 * neighbours <= len(x) <= MAX_LOCAL_ROWS:
             return None
@@ -70,7 +75,7 @@ class MixtureRatio:
         offset = mean[cKDTree(mean).query(mean, k=neighbours + 1)[1][:, 1:]] - mean[:, None]
         covariance = LOCAL_WIDTH * np.einsum("kni,knj->kij", offset, offset) / neighbours
         isotropic = np.trace(covariance, axis1=1, axis2=2)[:, None, None] / columns * np.eye(columns)
-        covariance += LOCAL_ISOTROPY * isotropic + RIDGE * np.eye(columns)
+        covariance += LOCAL_ISOTROPY * isotropic + MIXTURE_RIDGE * np.eye(columns)
         return MixtureRatio(np.full(len(mean), -np.log(len(mean))), mean, covariance, x.numbers, scaled)
 
     @cached_property
@@ -133,7 +138,7 @@ def fit_mixture(z: np.ndarray, components: int, seed: int) -> tuple[np.ndarray, 
         total = moments[:, -1] + 1e-9
         mean = moments[:, -1 - columns : -1] / total[:, None]
         square = (moments[:, : columns**2] / total[:, None]).reshape(components, columns, columns)
-        covariance = square - mean[:, :, None] * mean[:, None, :] + RIDGE * np.eye(columns)
+        covariance = square - mean[:, :, None] * mean[:, None, :] + MIXTURE_RIDGE * np.eye(columns)
         log_weight = np.log(total / total.sum())
         log_density, share = _log_sum(products @ _log_normals(mean, covariance) + log_weight)
         if log_density.mean() < previous + EM_GAIN:

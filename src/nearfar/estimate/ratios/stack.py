@@ -8,24 +8,27 @@ weight.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from jaxtyping import Float
 from scipy.special import logsumexp
 
 from nearfar.estimate.ratios.blocks import BlockRatio, find_blocks
-from nearfar.estimate.ratios.candidates import ATOMS, BESIDE_BLOCKS, FAMILIES
+from nearfar.estimate.ratios.candidates import BESIDE_BLOCKS, CANDIDATES
 from nearfar.estimate.ratios.sides import Fit, Ratio, SideRows
-from nearfar.estimate.ratios.transforms import AtomRatio
+from nearfar.estimate.settings import (
+    HOPELESS_ERRORS,
+    MAX_COMPARED,
+    MAX_LOG_RATIO,
+    MAX_SHIFTS,
+    MAX_SHUFFLED_PAIRS,
+    MIN_WEIGHT,
+    TEMPER,
+    UNIFORM_START,
+    WEIGHT_STEPS,
+    WEIGHT_TOLERANCE,
+)
 
-MIN_WEIGHT = 0.02  # a ratio with less is left out
-TEMPER, UNIFORM_START = 0.25, 0.2  # initial weights: likelihood to this power, mixed with uniform ones
-WEIGHT_STEPS, WEIGHT_TOLERANCE = 300, 1e-4
-MAX_LOG_RATIO = 50.0  # nats of one pair
-MAX_SHUFFLED_PAIRS, MAX_SHIFTS = 3000, 3  # pairs of y shifted against x that show a ratio's mean
-MAX_COMPARED = 4000  # rows of either half on which ratios compete
-HOPELESS_ERRORS = 4.0  # standard errors behind the best candidate from which one is given up
 BLOCKS = "blocks of columns"
 
 
@@ -163,13 +166,6 @@ def _compete(
             return Competitor((), behind, 0.0, lambda: None)
     excess = float(np.mean(excesses))
     return Competitor(tuple(ratios), np.concatenate(values) - excess, excess, lambda: fit(*rows, seed))
-
-
-def _fit_atom_factor(x: SideRows, y: SideRows, seed: int) -> Stack:
-    return fit_stack(x, y, seed, candidates=ATOMS)
-
-
-CANDIDATES: dict[str, Fit] = {**FAMILIES, "atoms": partial(AtomRatio.fit, inner=_fit_atom_factor)}
 
 
 def _weigh(

@@ -1,19 +1,21 @@
 """Ratios of categories: tables of counts, a Gaussian for every level."""
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import logsumexp
 
 from nearfar.estimate.ratios.sides import SideRows
-
-FLOOR = 1e-9
-MIN_DISCOUNT, MAX_DISCOUNT = 0.05, 0.95  # of one row
-MAX_CELLS = 4_000_000
-MAX_GAUSSIAN_COLUMNS = 20
-MAX_SCALED = 20.0  # scaled units at which numbers are clipped
+from nearfar.estimate.settings import (
+    FAR,
+    MAX_CELLS,
+    MAX_DISCOUNT,
+    MAX_LEVEL_GAUSSIAN_COLUMNS,
+    MIN_DISCOUNT,
+    MIN_TABLE_RATIO,
+    TABLE_PRIOR_ROWS,
+)
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,9 @@ class CellMap:
 class TableRatio:
     """log r of the cells of x and y, from counts shrunk towards independence.
 
-    With a strength s: r = (n_xy + s p(y)) / ((n_x + s) p(y)), the Dirichlet posterior mean, averaged with the
-    same for x and y exchanged. Without: absolute discounting, (n_xy - d + d t_x p(y)) / (n_x p(y)) with t_x the
-    number of occupied cells of the row (Ney et al. 1994). An unseen level gives log r = 0.
+    Bins: r = (n_xy + s p(y)) / ((n_x + s) p(y)), the Dirichlet posterior mean. Two categories: absolute
+    discounting, (n_xy - d + d t_x p(y)) / (n_x p(y)) with t_x the number of occupied cells of the row (Ney et al.
+    1994). Either is averaged with the same for x and y exchanged. An unseen level gives log r = 0.
     """
 
     x: CellMap
@@ -52,7 +54,7 @@ class TableRatio:
     log_ratio: Float[np.ndarray, "x_cell y_cell"]  # last row and column: unseen levels
 
     @staticmethod
-    def fit(x: SideRows, y: SideRows, seed: int, bins: int, strength: float | None) -> "TableRatio | None":
+    def fit(x: SideRows, y: SideRows, seed: int, bins: int) -> "TableRatio | None":
         cells_x, cells_y = CellMap.fit(x, bins), CellMap.fit(y, bins)
         if cells_x is None or cells_y is None or cells_x.count * cells_y.count > MAX_CELLS:
             return None
@@ -61,8 +63,8 @@ class TableRatio:
             return None  # numbers need bins, two categories do not
         counts = np.zeros((cells_x.count, cells_y.count))
         np.add.at(counts, (cells_x(x), cells_y(y)), 1.0)
-        shrink = _discount if strength is None else partial(_posterior_mean, strength=strength)
-        ratio = np.maximum((shrink(counts) + shrink(counts.T).T) / 2, FLOOR)
+        shrink = _posterior_mean if binned else _discount
+        ratio = np.maximum((shrink(counts) + shrink(counts.T).T) / 2, MIN_TABLE_RATIO)
         return TableRatio(cells_x, cells_y, np.pad(np.log(ratio), ((0, 1), (0, 1))))
 
     def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
@@ -72,12 +74,10 @@ class TableRatio:
         return self.log_ratio[np.ix_(self.x(x), self.y(y))]
 
 
-def _posterior_mean(
-    counts: Float[np.ndarray, "row column"], strength: float
-) -> Float[np.ndarray, "row column"]:
-    """p(column | row) / p(column), with the margin as a prior worth `strength` rows."""
+def _posterior_mean(counts: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "row column"]:
+    """p(column | row) / p(column), with the margin as a prior worth `TABLE_PRIOR_ROWS` rows."""
     p, q = counts.sum(axis=1, keepdims=True), counts.sum(axis=0, keepdims=True) / counts.sum()
-    return (counts + strength * q) / ((p + strength) * np.maximum(q, FLOOR))
+    return (counts + TABLE_PRIOR_ROWS * q) / ((p + TABLE_PRIOR_ROWS) * np.maximum(q, MIN_TABLE_RATIO))
 
 
 def _discount(counts: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "row column"]:
@@ -87,21 +87,19 @@ def _discount(counts: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "row
     """
     singles, doubles = float((counts == 1).sum()), float((counts == 2).sum())
     discount = np.clip(singles / max(singles + 2 * doubles, 1.0), MIN_DISCOUNT, MAX_DISCOUNT)
-    p = np.maximum(counts.sum(axis=1, keepdims=True), FLOOR)
+    p = np.maximum(counts.sum(axis=1, keepdims=True), MIN_TABLE_RATIO)
     q = counts.sum(axis=0, keepdims=True) / counts.sum()
     occupied = (counts > 0).sum(axis=1, keepdims=True)
-    return (np.maximum(counts - discount, 0.0) / np.maximum(q, FLOOR) + discount * occupied) / p
+    return (np.maximum(counts - discount, 0.0) / np.maximum(q, MIN_TABLE_RATIO) + discount * occupied) / p
 
 
 @dataclass(frozen=True)
 class LevelGaussianRatio:
-    """A category and numbers v that are Gaussian in every level; moments are shrunk towards those of all
-    levels.
+    """x a category, y numbers that are Gaussian in every level; moments are shrunk towards those of all levels.
 
-    r = q(v | level) / sum over levels of p(level) q(v | level), as in Barber & Agakov (2003).
+    r = q(y | level) / sum over levels of p(level) q(y | level), as in Barber & Agakov (2003).
     """
 
-    swapped: bool  # y is the category
     scaled: bool
     log_share: Float[np.ndarray, "level"]
     mean: Float[np.ndarray, "level column"]
@@ -111,15 +109,15 @@ class LevelGaussianRatio:
     def fit(
         x: SideRows, y: SideRows, seed: int, scaled: bool, own_covariance: bool
     ) -> "LevelGaussianRatio | None":
-        swapped = x.code is None
-        category, numeric = (y, x) if swapped else (x, y)
-        if category.code is None or category.numbers or numeric.code is not None or not numeric.numbers:
+        if x.code is None or x.numbers or y.code is not None or not y.numbers:
             return None
-        z = numeric.scaled if scaled else numeric.normal
-        if z.shape[1] > MAX_GAUSSIAN_COLUMNS or len(z) < 5 * z.shape[1]:
+        if x.levels > len(x):
+            return None  # combinations of several categories, most of which never occur
+        z = y.scaled if scaled else y.normal
+        if z.shape[1] > MAX_LEVEL_GAUSSIAN_COLUMNS or len(z) < 5 * z.shape[1]:
             return None
-        z = np.clip(z, -MAX_SCALED, MAX_SCALED)
-        code, levels = category.level_codes, category.levels
+        z = np.clip(z, -FAR, FAR)
+        code, levels = x.level_codes, x.levels
         count = np.bincount(code, minlength=levels).astype(float)
         mean = np.stack([np.bincount(code, column, levels) for column in z.T], axis=1)
         mean = mean / np.maximum(count, 1)[:, None]
@@ -129,24 +127,21 @@ class LevelGaussianRatio:
         covariance = _level_covariances(z - mean[code], code, count, within, own_covariance)
         root = np.linalg.inv(np.linalg.cholesky(covariance))
         log_share = np.log(np.maximum(count, 1e-3) / count.sum())
-        return LevelGaussianRatio(swapped, scaled, log_share, mean, root)
+        return LevelGaussianRatio(scaled, log_share, mean, root)
 
-    def _level_log_ratios(self, numeric: SideRows) -> Float[np.ndarray, "level row"]:
-        """log q(v | level) - log q(v); the last level is an unseen one."""
-        z = np.clip(numeric.scaled if self.scaled else numeric.normal, -MAX_SCALED, MAX_SCALED)
+    def _level_log_ratios(self, y: SideRows) -> Float[np.ndarray, "level row"]:
+        """log q(y | level) - log q(y); the last level is an unseen one."""
+        z = np.clip(y.scaled if self.scaled else y.normal, -FAR, FAR)
         white = np.einsum("kij,knj->kni", self.root, z[None] - self.mean[:, None])
         log_q = -0.5 * (white**2).sum(axis=2) + np.log(np.einsum("kii->ki", self.root)).sum(axis=1)[:, None]
         log_q -= logsumexp(log_q + self.log_share[:, None], axis=0)
         return np.vstack([log_q, np.zeros(len(z))])
 
     def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
-        category, numeric = (y, x) if self.swapped else (x, y)
-        return self._level_log_ratios(numeric)[category.level_codes, np.arange(len(x))]
+        return self._level_log_ratios(y)[x.level_codes, np.arange(len(x))]
 
     def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
-        category, numeric = (y, x) if self.swapped else (x, y)
-        log_r = self._level_log_ratios(numeric)[category.level_codes]
-        return log_r.T if self.swapped else log_r
+        return self._level_log_ratios(y)[x.level_codes]
 
 
 def _shrink_means(mean: np.ndarray, count: np.ndarray, z: np.ndarray, within: np.ndarray) -> np.ndarray:

@@ -1,99 +1,101 @@
-"""Ratios between transformed sides: leading directions of many columns, atoms and numbers apart."""
+"""Ratios between transformed sides: leading directions, independent components, categories as scores.
 
+A function of x has at most the information of x, and a one-to-one function has all of it.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from nearfar.estimate.ratios.sides import Fit, Ratio, SideMap, SideRows, normal_ranks
-from nearfar.estimate.samples import Array, CanonicalMap
+from nearfar.estimate.ratios.blocks import column_functions
+from nearfar.estimate.ratios.gaussian import GaussianRatio
+from nearfar.estimate.ratios.sides import Fit, Ratio, SideRows, normal_ranks
+from nearfar.estimate.samples import Array, CanonicalMap, whitening
+from nearfar.estimate.settings import (
+    FAR,
+    ICA_STEPS,
+    ICA_TOLERANCE,
+    MAX_COMPONENT_COLUMNS,
+    MAX_ICA_ROWS,
+    MAX_RIDGE_DIRECTIONS,
+    MAX_SCORED_COLUMNS,
+    MIN_DIRECTION_ERRORS,
+    MIN_RIDGE_COLUMNS,
+    PRIOR_ROWS,
+    RIDGE,
+    ROWS_PER_DIRECTION,
+    ROWS_PER_INDEPENDENT_COMPONENT,
+)
 
-MIN_RIDGE_COLUMNS = 5  # with fewer, a Gaussian of all columns exists for the smallest sample
-MAX_RIDGE_DIRECTIONS = 20  # as many as a Gaussian of every level takes
-# with a ridge: rows per direction, and standard errors by which an unseen correlation must exceed zero
-ROWS_PER_DIRECTION, MIN_STANDARD_ERRORS = 5, 3.0
-MIN_ATOM_SHARE, MIN_ATOM_ROWS = 0.05, 8  # from which a recurring value is an atom
-MIN_BETWEEN_ROWS = 40  # rows outside the atoms needed for a ratio between them
+Transform = Callable[[SideRows], SideRows]
 
 
 @dataclass(frozen=True)
-class DirectionMap:
-    """Projects a wide side on its leading directions."""
+class TransformedRatio:
+    """A ratio between transformed sides."""
+
+    x: Transform
+    y: Transform
+    between: Ratio
+
+    def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
+        return self.between.pairs(self.x(x), self.y(y))
+
+    def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
+        return self.between.cross(self.x(x), self.y(y))
+
+
+def unchanged(side: SideRows) -> SideRows:
+    return side
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """(columns - mean) @ matrix, as numbers and as normal ranks. `scaled`: of scaled columns, not of ranks."""
 
     mean: Float[np.ndarray, "column"]
-    directions: Float[np.ndarray, "column direction"]
-    sorted: Array
+    matrix: Float[np.ndarray, "column direction"]
+    scaled: bool
+    sorted: Array  # results for the training rows, each column in rising order
 
     @staticmethod
-    def fit(side: SideRows, mean: np.ndarray, directions: np.ndarray) -> "DirectionMap":
-        return DirectionMap(mean, directions, np.sort((side.columns() - mean) @ directions, axis=0))
+    def fit(side: SideRows, mean: np.ndarray, matrix: np.ndarray, scaled: bool = False) -> "LinearMap":
+        return LinearMap(mean, matrix, scaled, np.sort((side.columns(scaled) - mean) @ matrix, axis=0))
 
     def __call__(self, side: SideRows) -> SideRows:
-        projected = (side.columns() - self.mean) @ self.directions
+        projected = (side.columns(self.scaled) - self.mean) @ self.matrix
         return SideRows.of_numbers(normal_ranks(projected, self.sorted), projected)
 
 
-@dataclass(frozen=True)
-class ProjectedRatio:
-    """A ratio between the leading canonical directions of wide sides.
+# ------------------------------------------------------------------------------- leading directions
 
-    A function of x has at most the information of x. Directions look better on the rows they were fitted to,
-    so half of the rows gives the directions and the other half the ratio.
+
+def fit_leading(x: SideRows, y: SideRows, seed: int, inner: Fit) -> TransformedRatio | None:
+    """`inner` between the leading canonical directions of sides of any width, also wider than there are rows.
+
+    Directions are canonical ones with a ridge of `RIDGE` mean variances. They look better on the rows they were
+    fitted to, so half of the rows gives the directions; the other half says how many are real and gives the ratio.
     """
-
-    x: DirectionMap | None  # None: narrow, unchanged
-    y: DirectionMap | None
-    between: Ratio
-
-    @staticmethod
-    def fit_ridge(x: SideRows, y: SideRows, seed: int, ridge: float, inner: Fit) -> "ProjectedRatio | None":
-        """For sides of any width, also wider than there are rows.
-
-        Directions are canonical ones with a ridge of `ridge` mean variances, as many as the second half of
-        the rows confirms.
-        """
-        is_wide = [side.numbers >= MIN_RIDGE_COLUMNS for side in (x, y)]
-        a, b = (
-            side.columns() if project else side.columns(max_levels=len(side) - 1)
-            for side, project in zip((x, y), is_wide, strict=True)
-        )
-        if not any(is_wide) or not a.shape[1] or not b.shape[1]:
-            return None
-        order = np.random.default_rng(seed).permutation(len(x))
-        for_directions, for_ratio = order[: len(x) // 2], order[len(x) // 2 :]
-        canonical = x.fit_cached(
-            y,
-            ("ridge", seed, ridge),
-            lambda: CanonicalMap.fit_ridge(a[for_directions], b[for_directions], ridge),
-        )
-        confirmed = _confirmed_directions(*canonical.transform(a[for_ratio], b[for_ratio]))
-        return _fit_between(canonical, confirmed, (x[for_ratio], y[for_ratio]), is_wide, seed, inner)
-
-    def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
-        return self.between.pairs(_project(self.x, x), _project(self.y, y))
-
-    def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
-        return self.between.cross(_project(self.x, x), _project(self.y, y))
-
-
-def _fit_between(
-    canonical: CanonicalMap,
-    selected: Int[np.ndarray, "direction"],
-    sides: tuple[SideRows, SideRows],
-    is_wide: list[bool],
-    seed: int,
-    inner: Fit,
-) -> ProjectedRatio | None:
-    """The inner ratio between the selected directions of the wide sides."""
-    maps = [
-        DirectionMap.fit(side, mean, directions[:, selected]) if project else None
-        for side, project, mean, directions in (
-            (sides[0], is_wide[0], canonical.x_mean, canonical.x_map),
-            (sides[1], is_wide[1], canonical.y_mean, canonical.y_map),
-        )
-    ]
-    between = inner(_project(maps[0], sides[0]), _project(maps[1], sides[1]), seed)
-    return None if between is None else ProjectedRatio(maps[0], maps[1], between)
+    is_wide = [side.numbers >= MIN_RIDGE_COLUMNS for side in (x, y)]
+    a, b = (
+        side.columns() if project else side.columns(max_levels=len(side) - 1)
+        for side, project in zip((x, y), is_wide, strict=True)
+    )
+    if not any(is_wide) or not a.shape[1] or not b.shape[1]:
+        return None
+    order = np.random.default_rng(seed).permutation(len(x))
+    for_directions, for_ratio = order[: len(x) // 2], order[len(x) // 2 :]
+    canonical = x.fit_cached(
+        y, ("leading", seed), lambda: CanonicalMap.fit_ridge(a[for_directions], b[for_directions], RIDGE)
+    )
+    chosen = _confirmed_directions(*canonical.transform(a[for_ratio], b[for_ratio]))
+    sides = x[for_ratio], y[for_ratio]
+    x_map = LinearMap.fit(sides[0], canonical.x_mean, canonical.x_map[:, chosen]) if is_wide[0] else unchanged
+    y_map = LinearMap.fit(sides[1], canonical.y_mean, canonical.y_map[:, chosen]) if is_wide[1] else unchanged
+    between = inner(x_map(sides[0]), y_map(sides[1]), seed)
+    return None if between is None else TransformedRatio(x_map, y_map, between)
 
 
 def _confirmed_directions(x: Array, y: Array) -> Int[np.ndarray, "direction"]:
@@ -105,112 +107,117 @@ def _confirmed_directions(x: Array, y: Array) -> Int[np.ndarray, "direction"]:
     x, y = x[:, :count] - x[:, :count].mean(axis=0), y[:, :count] - y[:, :count].mean(axis=0)
     scale = np.sqrt((x**2).sum(axis=0) * (y**2).sum(axis=0)) + 1e-12
     correlation = (x * y).sum(axis=0) / scale
-    confirmed = np.flatnonzero(correlation > MIN_STANDARD_ERRORS / np.sqrt(len(x)))
+    confirmed = np.flatnonzero(correlation > MIN_DIRECTION_ERRORS / np.sqrt(len(x)))
     return confirmed if len(confirmed) else np.array([0])
 
 
-def _project(directions: DirectionMap | None, side: SideRows) -> SideRows:
-    return side if directions is None else directions(side)
+# --------------------------------------------------------------------------- independent components
+
+
+def fit_unmixed(x: SideRows, y: SideRows, seed: int) -> TransformedRatio | None:
+    """A Gaussian of independent components: for columns that are mixtures of bent Gaussian sources."""
+    widest = max(x.numbers, y.numbers)
+    if x.code is not None or y.code is not None or not 2 <= widest <= MAX_COMPONENT_COLUMNS:
+        return None
+    if (
+        len(x) < ROWS_PER_INDEPENDENT_COMPONENT * widest
+        or max(np.abs(side.scaled).max() for side in (x, y)) > FAR
+    ):
+        return None
+    x_map, y_map = component_map(x, seed), component_map(y, seed)
+    gaussian = GaussianRatio.fit(x_map(x), y_map(y), seed)
+    return None if gaussian is None else TransformedRatio(x_map, y_map, gaussian)
+
+
+def component_map(side: SideRows, seed: int) -> LinearMap:
+    """Rotates scaled columns to independent components."""
+    z = side.columns(scaled=True)
+    mean = z.mean(axis=0)
+    white = whitening(z - mean)
+    rotation = white @ _fast_ica((z - mean)[:MAX_ICA_ROWS] @ white, seed)
+    return LinearMap.fit(side, mean, rotation, scaled=True)
+
+
+def _fast_ica(white: Array, seed: int) -> Float[np.ndarray, "column component"]:
+    """The rotation of FastICA with tanh, all components at once (Hyvärinen 1999)."""
+    rotation = np.linalg.qr(np.random.default_rng(seed).normal(size=(white.shape[1],) * 2))[0]
+    for _ in range(ICA_STEPS):
+        bent = np.tanh(white @ rotation)
+        new = white.T @ bent / len(white) - rotation * (1 - bent**2).mean(axis=0)
+        u, _, vt = np.linalg.svd(new)
+        previous, rotation = rotation, u @ vt
+        if np.abs(np.abs((previous * rotation).sum(axis=0)) - 1).max() < ICA_TOLERANCE:
+            break
+    return rotation
+
+
+# ------------------------------------------------------------------------------ categories as scores
+
+
+def fit_scored(x: SideRows, y: SideRows, seed: int, inner: Fit) -> TransformedRatio | None:
+    """`inner` between numbers, with categories as scores."""
+    width = x.column_count + y.column_count
+    if (not x.category_levels and not y.category_levels) or not 3 <= width <= MAX_SCORED_COLUMNS:
+        return None
+    (x_map, new_x), (y_map, new_y) = x.fit_cached(
+        y, ("scores", seed), lambda: (_fit_scores(x, y, seed), _fit_scores(y, x, seed))
+    )
+    between = inner(new_x, new_y, seed)
+    return None if between is None else TransformedRatio(x_map, y_map, between)
+
+
+def _fit_scores(side: SideRows, other: SideRows, seed: int) -> tuple[Transform, SideRows]:
+    return ScoreMap.fit(side, other, seed) if side.category_levels else (unchanged, side)
 
 
 @dataclass(frozen=True)
-class AtomMap:
-    """The atoms of a number (values that many rows share, such as zero), and the map of the other values."""
+class ScoreMap:
+    """The score of every level of every categorical column; the last entry, 0, is for unseen levels.
 
-    atoms: Float[np.ndarray, "atom"]
-    between: SideMap | None  # None: too few values outside the atoms
-
-    @staticmethod
-    def fit(side: SideRows) -> "AtomMap":
-        value, count = np.unique(side.scaled[:, 0], return_counts=True)
-        atoms = value[count >= max(MIN_ATOM_ROWS, MIN_ATOM_SHARE * len(side))]
-        rest = side.scaled[~np.isin(side.scaled[:, 0], atoms)]
-        return AtomMap(atoms, SideMap.fit(rest, np.array([False])) if len(rest) >= MIN_BETWEEN_ROWS else None)
-
-    def state(self, side: SideRows) -> SideRows:
-        """The category "which atom"; its last level is "none"."""
-        return SideRows.of_category(self._code(side), len(self.atoms) + 1)
-
-    def is_between(self, side: SideRows) -> np.ndarray:
-        """Which rows are no atom."""
-        return self._code(side) == len(self.atoms)
-
-    def number(self, side: SideRows) -> SideRows:
-        assert self.between is not None
-        return self.between(side.scaled)
-
-    def _code(self, side: SideRows) -> Int[np.ndarray, "row"]:
-        z = side.scaled[:, 0]
-        if not len(self.atoms):
-            return np.zeros(len(z), int)
-        place = np.minimum(np.searchsorted(self.atoms, z), len(self.atoms) - 1)
-        return np.where(self.atoms[place] == z, place, len(self.atoms))
-
-
-@dataclass(frozen=True)
-class AtomRatio:
-    """Two numbers with atoms, by the chain rule. With s, t for which atom x and y are (or none):
-
-        p(x, y)         p(s, t)       p(x | s, t)   p(y | s, t)   p(x, y | s, t)
-        ---------  =  -----------  x  ----------- x ----------- x -----------------------------
-        p(x) p(y)      p(s) p(t)       p(x | s)      p(y | t)      p(x | s, t) p(y | s, t)
-
-    Each factor is a stack of its own (`inner`): a table of states, a number and the other's state both ways,
-    and two numbers.
+    A level's score is its mean of the leading function of the other side (reciprocal averaging, Hill 1973), drawn
+    towards the mean of all levels. Scores of training rows come from the other half of the rows, so that no row
+    votes for its own.
     """
 
-    x: AtomMap
-    y: AtomMap
-    states: Ratio
-    x_of_state: Ratio | None  # x and the state of y, where x is no atom
-    y_of_state: Ratio | None
-    numbers: Ratio | None  # x and y, where neither is an atom
+    scores: tuple[Float[np.ndarray, "level"], ...]
+    sorted: Float[np.ndarray, "row category"]
 
     @staticmethod
-    def fit(x: SideRows, y: SideRows, seed: int, inner: Fit) -> "AtomRatio | None":
-        if any(side.code is not None or side.numbers != 1 for side in (x, y)):
-            return None
-        a, b = AtomMap.fit(x), AtomMap.fit(y)
-        if not len(a.atoms) and not len(b.atoms):
-            return None
-        s, t, free_x, free_y = a.state(x), b.state(y), a.is_between(x), b.is_between(y)
-        neither_atom = free_x & free_y
-        enough = a.between is not None and b.between is not None and neither_atom.sum() >= MIN_BETWEEN_ROWS
-        states = inner(s, t, seed)
-        assert states is not None
-        return AtomRatio(
-            a,
-            b,
-            states,
-            inner(a.number(x[free_x]), t[free_x], seed) if a.between and len(b.atoms) else None,
-            inner(s[free_y], b.number(y[free_y]), seed) if b.between and len(a.atoms) else None,
-            inner(a.number(x[neither_atom]), b.number(y[neither_atom]), seed) if enough else None,
+    def fit(side: SideRows, other: SideRows, seed: int) -> tuple["ScoreMap", SideRows]:
+        """The map, and the training rows with scores that were learned from the other half."""
+        functions = column_functions(other).values
+        first = np.random.default_rng(seed).permutation(len(side)) % 2 == 0
+        scores, crossed = [], np.empty(side.categories.shape)
+        for k, (code, levels) in enumerate(zip(side.categories.T, side.category_levels, strict=True)):
+            total, count = _level_sums(code, levels, functions)
+            leading = np.linalg.svd(total / np.sqrt(count + PRIOR_ROWS)[:, None], full_matrices=False)[2][0]
+            target = functions @ leading
+            scores.append(_level_scores(code, levels, target))
+            for half in (first, ~first):
+                crossed[half, k] = _level_scores(code[~half], levels, target[~half])[code[half]]
+        numbers = np.column_stack(
+            [score[code] for score, code in zip(scores, side.categories.T, strict=True)]
+        )
+        fitted = ScoreMap(tuple(scores), np.sort(numbers, axis=0))
+        return fitted, fitted._with_numbers(side, crossed)
+
+    def __call__(self, side: SideRows) -> SideRows:
+        numbers = [score[code] for score, code in zip(self.scores, side.categories.T, strict=True)]
+        return self._with_numbers(side, np.column_stack(numbers))
+
+    def _with_numbers(self, side: SideRows, scores: np.ndarray) -> SideRows:
+        plain = side.numbers - side.indicators
+        return SideRows.of_numbers(
+            np.hstack([side.normal[:, :plain], normal_ranks(scores, self.sorted)]),
+            np.hstack([side.scaled[:, :plain], scores]),
         )
 
-    def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
-        s, t = self.x.state(x), self.y.state(y)
-        free_x, free_y = self.x.is_between(x), self.y.is_between(y)
-        neither_atom = free_x & free_y
-        log_r = self.states.pairs(s, t)
-        if self.x_of_state is not None and free_x.any():
-            log_r[free_x] += self.x_of_state.pairs(self.x.number(x[free_x]), t[free_x])
-        if self.y_of_state is not None and free_y.any():
-            log_r[free_y] += self.y_of_state.pairs(s[free_y], self.y.number(y[free_y]))
-        if self.numbers is not None and neither_atom.any():
-            log_r[neither_atom] += self.numbers.pairs(
-                self.x.number(x[neither_atom]), self.y.number(y[neither_atom])
-            )
-        return log_r
 
-    def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
-        s, t = self.x.state(x), self.y.state(y)
-        free_x, free_y = self.x.is_between(x), self.y.is_between(y)
-        log_r = self.states.cross(s, t)
-        if self.x_of_state is not None and free_x.any():
-            log_r[free_x] += self.x_of_state.cross(self.x.number(x[free_x]), t)
-        if self.y_of_state is not None and free_y.any():
-            log_r[:, free_y] += self.y_of_state.cross(s, self.y.number(y[free_y]))
-        if self.numbers is not None and free_x.any() and free_y.any():
-            cells = np.ix_(free_x, free_y)
-            log_r[cells] += self.numbers.cross(self.x.number(x[free_x]), self.y.number(y[free_y]))
-        return log_r
+def _level_sums(code: np.ndarray, levels: int, functions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    member = (np.arange(levels)[:, None] == code).astype(float)
+    return member @ functions, member.sum(axis=1)
+
+
+def _level_scores(code: np.ndarray, levels: int, target: np.ndarray) -> Float[np.ndarray, "level"]:
+    total, count = _level_sums(code, levels, target[:, None])
+    return np.append(total[:, 0] / (count + PRIOR_ROWS), 0.0)

@@ -1,12 +1,13 @@
-"""Bytes of one picture → RGB pixels, or `Unusable` with a reason.
+"""Bytes of one picture → pixels, or `Unusable` with a reason.
 
-Whatever the file's mode, three channels come out: greyscale, 1-bit and palette pictures are expanded, CMYK is
-converted, anything with transparency is laid on white (as a page would show it), 16-bit colour keeps its high
-byte, and the EXIF orientation is applied. Animations give their first frame. Sixteen-bit greyscale, integer
-and float pictures are refused, because the meaning of their grey range is unknown.
+Pictures of 8 bits become RGB, whatever the file's mode: greyscale, 1-bit and palette pictures are expanded,
+CMYK is converted, anything with transparency is laid on white (as a page would show it), and the EXIF
+orientation is applied. Animations give their first frame. PNG of 16 bits and TIFF with more bits or bands keep
+them: uint16 of one or more bands, other numbers as float32 (`tiff.py`).
 
-Pillow decodes. Its limits are completed where SECURITY.md promises more: the format is decided by the first
-bytes, only four decoders are ever opened, and the number of pixels is limited before any memory is allocated.
+Pillow decodes. PNG of 16 bits is unfiltered by `deep_png.py`, since Pillow drops the low byte of colours. Limits are
+completed where SECURITY.md promises more: the format is decided by the first bytes, only five decoders are
+ever opened, and the number of pixels is limited before any memory is allocated.
 """
 
 import io
@@ -15,20 +16,30 @@ import warnings
 from typing import Any, Final
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Shaped
 from PIL import ExifTags, Image
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
+from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from nearfar.errors import UserError
 from nearfar.modalities.dataset import Unusable
+from nearfar.modalities.files import MAX_BYTES
+from nearfar.modalities.image.deep_png import deep_png_pixels, is_deep_png
+from nearfar.modalities.image.tiff import STARTS, tiff_pixels
 
+DecodedPicture = Shaped[np.ndarray, "height width channel"]  # uint8, uint16 or float32
 MAX_PIXELS: Final = 50_000_000
-MAX_BYTES: Final = 8 * MAX_PIXELS  # an uncompressed picture of MAX_PIXELS needs half of this
-MAX_CHANNELS: Final = 16
+MAX_CHANNELS: Final = 256
+# of pixels, by bits
+VALUE_TYPES: Final[dict[int, np.dtype[Any]]] = {
+    8: np.dtype(np.uint8),
+    16: np.dtype(np.uint16),
+    32: np.dtype(np.float32),
+}
 
 # Pillow warns of damaged metadata, which are of no interest here. One filter for the process: decoders run in
 # threads.
@@ -48,22 +59,41 @@ _PNG_START: Final = b"\x89PNG\r\n\x1a\n"
 _PNG_END: Final = b"IEND\xaeB`\x82"
 _OTHER_FORMATS: Final = (
     (b"GIF8", "GIF"),
-    (b"II*\0", "TIFF"),
-    (b"MM\0*", "TIFF"),
     (b"8BPS", "PSD"),
     (b"\0\0\1\0", "ICO"),
     (b"\0\0\0\x0cjP  ", "JPEG 2000"),
+    (b"\xff\x0a", "JPEG XL"),
+    (b"v/1\x01", "OpenEXR"),
     (b"%PDF", "PDF"),
     (b"<svg", "SVG"),
     (b"<?xml", "XML"),
 )
+# formats of images by suffix that are not read
+_CAMERA = "camera RAW"
+UNREAD: Final = {
+    ".gif": "GIF",
+    ".heic": "HEIC",
+    ".heif": "HEIC",
+    ".avif": "AVIF",
+    ".dcm": "DICOM",
+    ".dicom": "DICOM",
+    ".nii": "NIfTI",
+    ".jp2": "JPEG 2000",
+    ".jxl": "JPEG XL",
+    ".psd": "Photoshop",
+    ".exr": "OpenEXR",
+    ".hdr": "Radiance HDR",
+    ".svg": "SVG",
+    **dict.fromkeys((".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2"), _CAMERA),
+}
 _RAW_START: Final = b"NFPX"  # pixels as `nearfar pack` writes them
-_RAW_HEADER: Final = struct.Struct("<4s3I")  # start, height, width, channels
+_RAW_HEADER: Final = struct.Struct("<4s4I")  # start, height, width, channels, bits
 
 
-def decode(data: bytes, image_size: int | None = None) -> UInt8[np.ndarray, "height width channel"]:
+def decode(data: bytes, image_size: int | None = None) -> DecodedPicture:
     """The picture's pixels, shrunk if `image_size` is given and it is larger than needed (see `shrunk_size`):
-    three channels, or those of raw pixels, which `nearfar pack` writes."""
+    three channels of 8 bits, the bands of TIFF and 16-bit PNG, or those of raw pixels, which `nearfar pack`
+    writes."""
     if not data:
         raise Unusable("empty file (0 bytes)")
     if len(data) > MAX_BYTES:
@@ -95,26 +125,32 @@ def shrunk_size(width: int, height: int, image_size: int | None) -> tuple[int, i
     return max(1, round(width * scale)), max(1, round(height * scale))
 
 
-def shrunk(
-    pixels: UInt8[np.ndarray, "height width channel"], image_size: int | None
-) -> UInt8[np.ndarray, "height width channel"]:
+def shrunk(pixels: DecodedPicture, image_size: int | None) -> DecodedPicture:
     """The same shrinking for pixels that are decoded already, any number of channels."""
     height, width, channels = pixels.shape
     size = shrunk_size(width, height, image_size)
     if size == (width, height):
         return pixels
-    planes = [_resized(Image.fromarray(np.ascontiguousarray(pixels[..., c])), size) for c in range(channels)]
-    return np.stack([np.asarray(plane) for plane in planes], axis=-1)
+    planes = pixels if pixels.dtype == np.uint8 else pixels.astype(np.float32)
+    small = np.stack(
+        [
+            np.asarray(_resized(Image.fromarray(np.ascontiguousarray(planes[..., c])), size))
+            for c in range(channels)
+        ],
+        axis=-1,
+    )
+    return np.rint(small).clip(0, 65535).astype(np.uint16) if pixels.dtype == np.uint16 else small
 
 
-def encode(pixels: UInt8[np.ndarray, "height width channel"], encoding: str, quality: int) -> bytes:
-    """PNG or JPEG of three channels, or raw pixels of any number."""
+def encode(pixels: DecodedPicture, encoding: str, quality: int) -> bytes:
+    """PNG or JPEG of three channels of 8 bits, or raw pixels of any number and type."""
+    bits = 8 * pixels.dtype.itemsize
     if encoding == "raw":
-        return _RAW_HEADER.pack(_RAW_START, *pixels.shape) + np.ascontiguousarray(pixels).tobytes()
-    if pixels.shape[2] != 3:
+        return _RAW_HEADER.pack(_RAW_START, *pixels.shape, bits) + np.ascontiguousarray(pixels).tobytes()
+    if (pixels.shape[2], bits) != (3, 8):
         raise UserError(
-            f"encoding was {encoding}, which holds three channels; these images have {pixels.shape[2]}: use "
-            "raw"
+            f"encoding was {encoding}, which holds three channels of 8 bits; these images have "
+            f"{pixels.shape[2]} of {bits}: use raw"
         )
     out = io.BytesIO()
     options = {"quality": quality, "subsampling": 0} if encoding == "jpeg" else {"compress_level": 3}
@@ -123,6 +159,13 @@ def encode(pixels: UInt8[np.ndarray, "height width channel"], encoding: str, qua
 
 
 def _decode(data: bytes, image_size: int | None) -> np.ndarray:
+    bands = None
+    if data.startswith(STARTS):
+        bands = tiff_pixels(data, MAX_PIXELS, MAX_BYTES, MAX_CHANNELS)
+    elif is_deep_png(data):
+        bands = deep_png_pixels(data, MAX_PIXELS)
+    if bands is not None:
+        return shrunk(bands, image_size)
     picture = _opened(data)
     width, height = picture.size
     _check_size(width, height)
@@ -155,11 +198,14 @@ def _opened(data: bytes) -> ImageFile:
         return WebPImageFile(io.BytesIO(data))
     if data.startswith(b"BM"):
         return BmpImageFile(io.BytesIO(data))
+    if data.startswith(STARTS):
+        return TiffImageFile(io.BytesIO(data))
     names = [name for start, name in _OTHER_FORMATS if data.startswith(start)]
     names += ["HEIF or AVIF"] if data[4:8] == b"ftyp" else []
+    names += ["DICOM"] if data[128:132] == b"DICM" else []
     if names:
-        raise Unusable(f"unsupported format ({names[0]}); expected JPEG, PNG, WebP or BMP")
-    raise Unusable("not an image: the first bytes are not those of JPEG, PNG, WebP or BMP")
+        raise Unusable(f"unsupported format ({names[0]}); expected JPEG, PNG, TIFF, WebP or BMP")
+    raise Unusable("not an image: the first bytes are not those of JPEG, PNG, TIFF, WebP or BMP")
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
@@ -188,18 +234,19 @@ def _orientation(picture: ImageFile) -> int:
         return 1
 
 
-def _raw_pixels(data: bytes) -> UInt8[np.ndarray, "height width channel"]:
+def _raw_pixels(data: bytes) -> DecodedPicture:
     """Pixels behind their shape: the quickest to read, with any number of channels."""
     if len(data) < _RAW_HEADER.size:
         raise Unusable("truncated: raw pixels without their shape")
-    _, height, width, channels = _RAW_HEADER.unpack_from(data)
-    if not (0 < height * width <= MAX_PIXELS and 0 < channels <= MAX_CHANNELS):
-        raise Unusable(f"corrupt: raw pixels of shape {height} x {width} x {channels}")
-    if len(data) != _RAW_HEADER.size + height * width * channels:
+    _, height, width, channels, bits = _RAW_HEADER.unpack_from(data)
+    if not (0 < height * width <= MAX_PIXELS and 0 < channels <= MAX_CHANNELS and bits in VALUE_TYPES):
+        raise Unusable(f"corrupt: raw pixels of shape {height} x {width} x {channels}, {bits} bits")
+    if len(data) != _RAW_HEADER.size + height * width * channels * bits // 8:
         raise Unusable(
-            f"truncated: {len(data) - _RAW_HEADER.size:,} bytes for {height} x {width} x {channels} pixels"
+            f"truncated: {len(data) - _RAW_HEADER.size:,} bytes for {height} x {width} x {channels} pixels "
+            f"of {bits} bits"
         )
-    return np.frombuffer(data, np.uint8, offset=_RAW_HEADER.size).reshape(height, width, channels)
+    return np.frombuffer(data, VALUE_TYPES[bits], offset=_RAW_HEADER.size).reshape(height, width, channels)
 
 
 def _check_size(width: int, height: int) -> None:

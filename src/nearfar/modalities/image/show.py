@@ -15,9 +15,10 @@ from nearfar.core.types import Pixels
 from nearfar.modalities.base import AbstractPresenter, Features, MakeViews
 from nearfar.modalities.dataset import Instances
 from nearfar.modalities.image.views import Views, draw
+from nearfar.modalities.image.views.pipeline import stretched
 from nearfar.modalities.showing import coloured, plain_views
 
-Picture = Float[np.ndarray, "height width channel"]
+ShownPicture = Float[np.ndarray, "height width channel"]
 LUMA = np.array([0.299, 0.587, 0.114])  # of red, green and blue (ITU-R BT.601)
 PIXEL_SIDE = 32  # raw pixels are compared at this size at most: larger ones are slower and no better
 
@@ -29,10 +30,12 @@ class ImagePresenter(AbstractPresenter):
         return {"pixels": lambda images: pixels_features(images, plain_view)}
 
     def pictures(self, loaded: Pixels, description: Any) -> list[Image.Image]:
-        """Each image without its padding."""
+        """Each image without its padding; of many bands the first three."""
+        data, spans = loaded.data, description.spans()
+        if spans is not None:
+            data = stretched((spans.to_unit(data) - np.array(description.mean)) / np.array(description.std))
         return [
-            coloured(data[:height, :width])
-            for data, (height, width) in zip(loaded.data, loaded.size, strict=True)
+            coloured(image[:height, :width]) for image, (height, width) in zip(data, loaded.size, strict=True)
         ]
 
     def view_pictures(self, views: Views, view: Tensor, description: Any) -> list[Image.Image]:
@@ -63,20 +66,20 @@ class ViewMeasure:
     views: Float[np.ndarray, "view"]
 
 
-def brightness(picture: Picture) -> float:
+def brightness(picture: ShownPicture) -> float:
     return float(_grey(picture).mean())
 
 
-def contrast(picture: Picture) -> float:
+def contrast(picture: ShownPicture) -> float:
     return float(_grey(picture).std())
 
 
-def colour(picture: Picture) -> float:
+def colour(picture: ShownPicture) -> float:
     """The mean over pixels of the largest of red, green and blue minus the smallest."""
     return float((picture.max(axis=2) - picture.min(axis=2)).mean())
 
 
-MEASURES: tuple[tuple[str, str, Callable[[Picture], float]], ...] = (
+MEASURES: tuple[tuple[str, str, Callable[[ShownPicture], float]], ...] = (
     ("Brightness", "mean of a picture's grey levels, 0 black, 1 white", brightness),
     ("Contrast", "standard deviation of a picture's grey levels", contrast),
     ("Colour", "largest minus smallest of red, green and blue, mean over a picture; 0 is grey", colour),
@@ -87,11 +90,13 @@ def picture_measures(
     loaded: Pixels, views: Views, seed: int, index: Int[np.ndarray, "image"]
 ) -> list[ViewMeasure]:
     """Measures of images and of their views in the first epoch of training."""
-    originals = [_unit(data[:h, :w]) for data, (h, w) in zip(loaded.data, loaded.size, strict=True)]
-    made_views = views(loaded, seed, 0, index)
     measures = [_crop_areas(loaded, views, seed, index)]
+    if loaded.data.dtype != np.uint8:
+        return measures  # values without a black and a white
+    made_views = views(loaded, seed, 0, index)
     if any(view.shape[1] != loaded.data.shape[3] for view in made_views):
         return measures  # views that split the channels have no brightness
+    originals = [_unit(data[:h, :w]) for data, (h, w) in zip(loaded.data, loaded.size, strict=True)]
     changed = [_unit(picture) for view in made_views for picture in views.unnormalise(view)]
     for title, note, measure in MEASURES if loaded.data.shape[3] == 3 else MEASURES[:-1]:
         values = [np.array([measure(picture) for picture in pictures]) for pictures in (originals, changed)]
@@ -111,9 +116,9 @@ def _crop_areas(loaded: Pixels, views: Views, seed: int, index: Int[np.ndarray, 
     return ViewMeasure("Share of the image", note, np.ones(len(area)), np.concatenate(crops))
 
 
-def _unit(picture: UInt8[np.ndarray, "height width channel"]) -> Picture:
+def _unit(picture: UInt8[np.ndarray, "height width channel"]) -> ShownPicture:
     return picture.astype(np.float64) / 255
 
 
-def _grey(picture: Picture) -> Float[np.ndarray, "height width"]:
+def _grey(picture: ShownPicture) -> Float[np.ndarray, "height width"]:
     return picture @ LUMA if picture.shape[2] == 3 else picture.mean(axis=2)

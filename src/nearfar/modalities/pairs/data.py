@@ -37,8 +37,6 @@ from nearfar.system.untrusted import check_data_file, npz_arrays
 PREFIX = "pairs:"
 SIDES: dict[str, Modality] = {modality.name: modality for modality in (IMAGE, SOUND, TEXT, VECTORS)}
 SUFFIXES = (".parquet", ".csv", ".npz")
-# suffixes of images that the decoder refuses
-UNSUPPORTED_IMAGES = ".tif", ".tiff", ".gif", ".heic", ".avif"
 MAX_TEXT = 256  # characters of a text
 MAX_BAD_SHARE = 0.5  # of rows that cannot be used
 LABEL = "label"
@@ -233,7 +231,7 @@ def kind_of(values: Sequence[Any], column: SideSpec, spec: str, folder: Path) ->
 def _kind_of_files(values: Sequence[Any], column: SideSpec, spec: str, folder: Path) -> str | None:
     """The modality of the files that most of these texts name; None if they name no files."""
     texts = [value for value in values if isinstance(value, str)]
-    suffixes = {IMAGE: (*IMAGE.reader.suffixes, *UNSUPPORTED_IMAGES), SOUND: SOUND.reader.suffixes}
+    suffixes = {IMAGE: (*IMAGE.reader.suffixes, *IMAGE.reader.unread), SOUND: SOUND.reader.suffixes}
     for modality, endings in suffixes.items():
         paths = [text for text in texts if text.lower().endswith(endings)]
         if 2 * len(paths) <= len(texts):

@@ -171,7 +171,9 @@ def windows(
     rows = np.ascontiguousarray(single_precision(array, name))
     for title, values in (("labels", labelled[0]), ("series", series)):
         if values is not None and len(values) != len(rows):
-            raise UserError(f"data {name!r}: {len(rows)} rows but {len(values)} {title}; give one for each.")
+            raise UserError(
+                f"data {name!r}: {len(rows)} rows but {len(values)} {title}; expected one per row."
+            )
     owner = (
         np.zeros(len(rows), dtype=np.int64) if series is None else np.unique(series, return_inverse=True)[1]
     )

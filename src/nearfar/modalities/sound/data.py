@@ -46,8 +46,19 @@ class SoundDescription(Description):
 class SoundReader(AbstractReader):
     description_type = SoundDescription
     suffixes = (".wav", ".flac")
+    unread: ClassVar[Mapping[str, str]] = {
+        ".mp3": "MP3",
+        ".ogg": "Ogg",
+        ".opus": "Opus",
+        ".m4a": "AAC",
+        ".aac": "AAC",
+        ".wma": "WMA",
+        ".aiff": "AIFF",
+    }
+    converted_to = "WAV or FLAC"
     files = "recordings"
     columns = ("audio",)
+    feature = "Audio"
 
     def decode(self, raw: bytes, options: Mapping[str, Any]) -> Decoded:
         recording = decode_sound(raw)

@@ -80,6 +80,7 @@ class TextReader(AbstractReader):
     description_type = TextDescription
     suffixes = (".txt",)
     files = "text files"
+    text_columns = ("text", "sentence", "content", "document")
     array_key = "tokens"
 
     def options(self, *, reading: Reading | None = None, **values: Any) -> Mapping[str, Any]:

@@ -1,14 +1,14 @@
-"""Vectors: rows of a table of numbers.
+"""Vectors: rows of a table of numbers and categories.
 
 nearfar pretrain simclr table.csv --out runs/table          also Parquet, an .npz with `x`, an array (n, width)
 """
 
 from torch import Tensor, nn
 
-from nearfar.modalities.base import AbstractNetworks, Choice, Modality, StandardisedDescription, ViewFamily
+from nearfar.modalities.base import AbstractNetworks, Choice, Modality, ViewFamily
 from nearfar.modalities.showing import NumbersPresenter
 from nearfar.modalities.vectors.data import Vectors, VectorsDescription, VectorsReader
-from nearfar.modalities.vectors.views import Corrupt, Standardised
+from nearfar.modalities.vectors.views import Corrupt, Scarf, Standardised
 from nearfar.parts.encoders import InputSpec
 
 WIDTHS = {"mlp": 256, "mlp-small": 64}
@@ -36,8 +36,8 @@ class VectorsNetworks(AbstractNetworks):
     default = "mlp"
     smallest = "mlp-small"
 
-    def inputs(self, network: str, choice: Choice, description: StandardisedDescription) -> InputSpec:
-        width = len(description.mean)
+    def inputs(self, network: str, choice: Choice, description: VectorsDescription) -> InputSpec:
+        width = sum(levels or 1 for levels in description.level_counts)
         return InputSpec(
             lambda view: MLP(width, WIDTHS[network]),
             ((width,),) * choice["count"],
@@ -51,7 +51,7 @@ VECTORS = Modality(
     plural="vectors",
     example="table.csv",
     reader=VectorsReader(),
-    views=ViewFamily({"corrupt": Corrupt}),
+    views=ViewFamily({"corrupt": Corrupt, "scarf": Scarf}),
     networks=VectorsNetworks(),
     presenter=NumbersPresenter(Standardised),
 )

@@ -9,7 +9,7 @@ import math
 
 from scipy.special import betaincinv
 
-from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
+from nearfar.core.schedules import Progress, Value, as_text, at, ends, parse_value
 from nearfar.core.types import Certificate, Coverage, NegativeSampling
 from nearfar.errors import UserError
 
@@ -30,7 +30,7 @@ def checked(value: Value, key: str, low: float, high: float, allowed: str) -> Va
     """`value` as a number or schedule whose ends lie strictly between `low` and `high`."""
     parsed = parse_value(value, f"bound.{key}")
     if not all(low < end < high for end in ends(parsed)):
-        raise UserError(f"bound.{key} was {written(parsed)}; it must be {allowed}")
+        raise UserError(f"bound.{key} was {as_text(parsed)}; it must be {allowed}")
     return parsed
 
 

@@ -5,7 +5,7 @@
     Hybrid      f(u, v) = t([g(u), h(v)]) two large networks n + m times, a small one on both n x m times
     Bilinear    f(u, v) = u^T W v         no hidden layer: what is linear in each
 
-`dim` is the width of both sides, or one for each. `silent` begins with every score at zero, so that training
+`dim` is the width of both sides, or one for each. `starts_at_zero` begins with every score at zero, so that training
 moves away from "nothing is known" (and a critic can be added to another without disturbing it).
 """
 
@@ -48,9 +48,9 @@ def _hidden_layers(width: int, hidden: int, layers: int, activation: Activation)
     return modules
 
 
-def _last(width: int, out: int, silent: bool, bias: bool = True) -> nn.Linear:
+def _last(width: int, out: int, starts_at_zero: bool, bias: bool = True) -> nn.Linear:
     layer = nn.Linear(width, out, bias=bias)
-    if silent:
+    if starts_at_zero:
         for parameter in layer.parameters():
             nn.init.zeros_(parameter)
     return layer
@@ -59,9 +59,9 @@ def _last(width: int, out: int, silent: bool, bias: bool = True) -> nn.Linear:
 class NetworksOfWidth(nn.Module):
     """Networks that are made at once where `dim` is given, else when the method meets its data."""
 
-    def __init__(self, dim: Dim | None, silent: bool) -> None:
+    def __init__(self, dim: Dim | None, starts_at_zero: bool) -> None:
         super().__init__()
-        self.silent = silent
+        self.starts_at_zero = starts_at_zero
         if dim is not None:
             self.make(dim)
 
@@ -87,18 +87,18 @@ class Separable(NetworksOfWidth, AbstractInnerProduct):
         activation: Activation = "relu",
         *,
         dim: Dim | None = None,
-        silent: bool = False,
+        starts_at_zero: bool = False,
     ) -> None:
         _check_above_zero(hidden=hidden, layers=layers, out=out)
         _check_activation(activation)
-        super().__init__(dim, silent)
+        super().__init__(dim, starts_at_zero)
 
     def make(self, dim: Dim) -> None:
         hidden, layers, out, activation = self.settings.values()
         first, second = _sides(dim)
-        # one silent side is enough: the other stays random, so the silent one has a gradient
+        # one side of zeros is enough: the other stays random, so that of zeros has a gradient
         self.g = nn.Sequential(
-            *_hidden_layers(first, hidden, layers, activation), _last(hidden, out, self.silent)
+            *_hidden_layers(first, hidden, layers, activation), _last(hidden, out, self.starts_at_zero)
         )
         self.h = nn.Sequential(*_hidden_layers(second, hidden, layers, activation), _last(hidden, out, False))
 
@@ -120,11 +120,11 @@ class Joint(NetworksOfWidth, AbstractCritic):
         activation: Activation = "relu",
         *,
         dim: Dim | None = None,
-        silent: bool = False,
+        starts_at_zero: bool = False,
     ) -> None:
         _check_above_zero(hidden=hidden, layers=layers)
         _check_activation(activation)
-        super().__init__(dim, silent)
+        super().__init__(dim, starts_at_zero)
 
     def make(self, dim: Dim) -> None:
         hidden, layers, activation = self.settings.values()
@@ -133,7 +133,7 @@ class Joint(NetworksOfWidth, AbstractCritic):
         self.rest = nn.Sequential(
             ACTIVATIONS[activation](),
             *_hidden_layers(hidden, hidden, layers - 1, activation),
-            _last(hidden, 1, self.silent),
+            _last(hidden, 1, self.starts_at_zero),
         )
 
     def pairs(self, anchors: Anchors, keys: Anchors, progress: Progress = START) -> Float[Tensor, "n"]:
@@ -164,11 +164,11 @@ class Hybrid(NetworksOfWidth, AbstractCritic):
         activation: Activation = "relu",
         *,
         dim: Dim | None = None,
-        silent: bool = False,
+        starts_at_zero: bool = False,
     ) -> None:
         _check_above_zero(hidden=hidden, layers=layers, out=out, small=small)
         _check_activation(activation)
-        super().__init__(dim, silent)
+        super().__init__(dim, starts_at_zero)
 
     def make(self, dim: Dim) -> None:
         hidden, layers, out, small, activation = self.settings.values()
@@ -176,7 +176,7 @@ class Hybrid(NetworksOfWidth, AbstractCritic):
             nn.Sequential(*_hidden_layers(side, hidden, layers, activation), _last(hidden, out, False))
             for side in _sides(dim)
         )
-        self.t = Joint(small, 1, activation, dim=out, silent=self.silent)
+        self.t = Joint(small, 1, activation, dim=out, starts_at_zero=self.starts_at_zero)
 
     def pairs(self, anchors: Anchors, keys: Anchors, progress: Progress = START) -> Float[Tensor, "n"]:
         return self.t.pairs(self.g(anchors), self.h(keys), progress)
@@ -190,12 +190,12 @@ class Bilinear(NetworksOfWidth, AbstractInnerProduct):
 
     equation = "u^T W v"
 
-    def __init__(self, *, dim: Dim | None = None, silent: bool = False) -> None:
-        super().__init__(dim, silent)
+    def __init__(self, *, dim: Dim | None = None, starts_at_zero: bool = False) -> None:
+        super().__init__(dim, starts_at_zero)
 
     def make(self, dim: Dim) -> None:
         first, second = _sides(dim)
-        self.weight = _last(second, first, self.silent, bias=False)
+        self.weight = _last(second, first, self.starts_at_zero, bias=False)
 
     def factors(self, anchors: Anchors, keys: Keys, progress: Progress) -> Factors:
         return anchors, self.weight(keys)

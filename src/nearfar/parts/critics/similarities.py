@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractCritic, AbstractInnerProduct, Anchors, Embedding, Factors, Keys
 from nearfar.core.learnt import LearntNumber, current_value, learnable
-from nearfar.core.schedules import START, Learnable, Learnt, Progress, Value, at, ends, parse_value, written
+from nearfar.core.schedules import START, Learnable, Learnt, Progress, Value, as_text, at, ends, parse_value
 from nearfar.errors import UserError
 
 
@@ -50,7 +50,7 @@ class Cosine(nn.Module, AbstractInnerProduct):
         super().__init__()
         self.temperature = learnable(temperature, "temperature", positive=True)
         if not isinstance(self.temperature, LearntNumber) and min(ends(self.temperature)) <= 0:
-            raise UserError(f"temperature was {written(self.temperature)}; it must be above 0")
+            raise UserError(f"temperature was {as_text(self.temperature)}; it must be above 0")
         self.bias = learnable(bias, "critic.bias")
 
     def prepare(self, embedding: Embedding) -> Embedding:
@@ -111,7 +111,7 @@ class Distance(AbstractCritic):
     def __post_init__(self) -> None:
         temperature = parse_value(self.temperature, "temperature")
         if min(ends(temperature)) <= 0:
-            raise UserError(f"temperature was {written(temperature)}; it must be above 0")
+            raise UserError(f"temperature was {as_text(temperature)}; it must be above 0")
         object.__setattr__(self, "temperature", temperature)
 
     def prepare(self, embedding: Embedding) -> Embedding:

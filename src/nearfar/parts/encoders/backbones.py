@@ -4,24 +4,23 @@
     resnet18 … resnet152          torchvision's; 3x3 stem, no first pooling for small inputs; x2: twice as wide
     resnet20, wrn-16-2, …         networks of CIFAR's size (small.py)
     vgg8, mobilenetv2, …          torchvision's layers; less downsampling for small inputs (mobile.py)
-    timm/NAME                     any timm model (extra: nearfar[timm])
+    timm/NAME, hf/NAME            any timm model, image encoders of transformers (libraries.py)
     NAME+group, +group-ws, +none  one of the others with group norms, these and standardised weights, or no norms
 
 Every backbone carries `dim`, the width of its features, and takes any channel count and image size.
 """
 
-import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from nearfar.errors import UserError, not_one_of
+from nearfar.parts.encoders.libraries import hf_backbone, timm_backbone
 from nearfar.parts.encoders.mobile import plain_mobilenet, plain_shufflenet, plain_vgg
 from nearfar.parts.encoders.norms import Norms, replace_norms
 from nearfar.parts.encoders.small import BasicBlock, shufflenet_v1, small_resnet, wide_resnet
@@ -92,42 +91,6 @@ def _torchvision_resnet(depth: int, width: int, channels: int, image_size: int) 
     nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
     net.dim = net.inplanes * width  # the channels of the last stage
     return net
-
-
-class TimmBackbone(nn.Module):
-    """A timm model as a backbone: its pooled features."""
-
-    def __init__(self, net: nn.Module, dim: int, name: str, options: dict[str, Any]) -> None:
-        super().__init__()
-        self.net, self.dim = net, dim
-        self.name, self.options = name, options  # with which timm makes it again
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net(x)
-
-
-def _timm(name: str, channels: int, image_size: int) -> nn.Module:
-    try:
-        import timm
-    except ImportError:
-        raise UserError(
-            f"backbone was 'timm/{name}' but timm is not installed; pip install 'nearfar[timm]' or choose "
-            "one of " + ", ".join(BACKBONES)
-        ) from None
-    if name not in timm.list_models():
-        similar = difflib.get_close_matches(name, timm.list_models(), n=3)
-        hint = f"; near it are {', '.join(similar)}" if similar else ""
-        raise UserError(f"backbone was 'timm/{name}', which timm does not have{hint}")
-    options = {"pretrained": False, "num_classes": 0, "in_chans": channels, "img_size": image_size}
-    try:
-        net = timm.create_model(name, **options)
-    except TypeError:  # convolutional models take any size and no img_size
-        del options["img_size"]
-        net = timm.create_model(name, **options)
-    # num_features is not the width of every model's output, so it is measured on one picture
-    with torch.no_grad():
-        dim = net.eval()(torch.zeros(1, channels, image_size, image_size)).shape[1]
-    return TimmBackbone(net.train(), dim, name, options)
 
 
 Make = Callable[[int, int], nn.Module]  # (channels, image_size) -> module with .dim
@@ -208,18 +171,29 @@ STAGED = tuple(  # have maps after each of their stages (stages.py)
 
 def check_backbone(name: str) -> str:
     """The name, if there is such a backbone; otherwise a sentence."""
-    if backbone_maker(name) is not None or re.fullmatch(r"timm/[\w.\-]+", name):
+    if backbone_maker(name) is not None or re.fullmatch(r"timm/[\w.\-]+|hf/.+", name):
         return name
-    raise not_one_of("backbone", name, BACKBONES, suffix=" and timm/NAME")
+    raise not_one_of("backbone", name, BACKBONES, suffix=", timm/NAME and hf/NAME")
 
 
-def backbone(name: str, channels: int = 3, image_size: int = 32) -> nn.Module:
-    """The named network, ready to train, with `dim`."""
+def backbone(
+    name: str,
+    channels: int = 3,
+    image_size: int = 32,
+    sides: Sequence[int] = (),
+    config: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """The named network, ready to train, with `dim`. It is made for pictures of `image_size` pixels; `sides`:
+    those of further views. `config`: of a network of transformers."""
     check_backbone(name)
     make = backbone_maker(name)
-    if make is None:
-        return _timm(name.removeprefix("timm/"), channels, image_size)
-    return make(channels, image_size)
+    if make is not None:
+        return make(channels, image_size)
+    if name.startswith("timm/"):
+        return timm_backbone(name.removeprefix("timm/"), channels, image_size, sides)
+    if config is None:
+        raise UserError(f"backbone was {name!r}, which is made from a configuration; none was given")
+    return hf_backbone(config, name, channels, image_size, sides)
 
 
 def parameters_of(module: nn.Module) -> int:

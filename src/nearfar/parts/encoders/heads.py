@@ -118,11 +118,13 @@ def pictured(
     size: int,
     context: Mapping[str, Any] | None = None,
     sizes: Sequence[int] = (),
+    config: Callable[[], Mapping[str, Any] | None] = lambda: None,
 ) -> InputSpec:
     """Inputs of square pictures, with the given channels in each view, for the named backbone, which is made
-    for `size` pixels. `sizes`: the side of each view; empty: `size`."""
+    for `size` pixels. `sizes`: the side of each view; empty: `size`. `config`: returns that of a network whose
+    name does not describe it."""
     return InputSpec(
-        lambda view: backbone(name, channels[view], size),
+        lambda view: backbone(name, channels[view], size, sizes, config()),
         tuple(
             (count, side, side) for count, side in zip(channels, sizes or [size] * len(channels), strict=True)
         ),

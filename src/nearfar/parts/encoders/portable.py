@@ -3,6 +3,7 @@ Python source that makes the network again.
 
     resnet18        torchvision's own keys, no fc                plain_resnet(torchvision.models.resnet18, …)
     timm/NAME       timm's own keys                              timm.create_model(NAME, num_classes=0, …)
+    hf/NAME         transformers' own keys behind `net.`         HFBackbone({"model_type": …})
     vgg8, …         torchvision's own keys, no classifier        plain_vgg(8, channels=3, small=True)
     resnet8-w16     keys of our classes, whose source goes along ResNet8(16, 3)
     wrn-16-2, …     the same                                     wide_resnet(16, 2, 3)
@@ -20,11 +21,13 @@ from torch import Tensor, nn
 
 from nearfar.parts.encoders import mobile
 from nearfar.parts.encoders import small as small_networks
-from nearfar.parts.encoders.backbones import SMALL, ResNet8, TimmBackbone, plain_resnet
+from nearfar.parts.encoders.backbones import SMALL, ResNet8, plain_resnet
+from nearfar.parts.encoders.libraries import HFBackbone, TimmBackbone
 from nearfar.parts.encoders.per_view import ConcatFeatures
 from nearfar.parts.encoders.small import BasicBlock, Staged
 
 Shape = tuple[int, ...]
+_NEED = "def need(name):\n    return importlib.import_module(name)\n"  # what our sources import with
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,13 @@ def portable(body: nn.Module, name: str, shapes: Sequence[Shape]) -> Portable:
         options = ", ".join(f"{key}={value!r}" for key, value in body.options.items())
         expression = f"timm.create_model({body.name!r}, {options})"
         return Portable(_weights(body.net), "timm", "without its classifier", expression, ("import timm",))
+    if isinstance(body, HFBackbone):
+        imports = ("import importlib", "import inspect", "import transformers")
+        definitions = (_NEED, *_sources(HFBackbone))
+        differs = "its pooled features, its class token or the mean over places are the output"
+        return Portable(
+            _weights(body), "transformers", differs, f"HFBackbone({body.config!r})", imports, definitions
+        )
     if isinstance(body, ResNet8):
         expression = f"ResNet8({body.dim // 8}, {body.conv1.in_channels})"
         return Portable(_weights(body), "torch", "", expression, definitions=_sources(BasicBlock, ResNet8))
@@ -99,14 +109,13 @@ def _mobile(body: nn.Module, name: str, channels: int, side: int) -> Portable:
         f"VGG_CONVOLUTIONS = {mobile.VGG_CONVOLUTIONS}",
         f"SHUFFLENET_WIDTHS = {mobile.SHUFFLENET_WIDTHS}",
     )
-    needed = "def need(name):\n    return importlib.import_module(name)\n"
     return Portable(
         _weights(body),
         "torchvision",
         differs,
         expression,
         ("import importlib", "import torchvision"),
-        (needed, *tables, *_sources(mobile.Pooled, make)),
+        (_NEED, *tables, *_sources(mobile.Pooled, make)),
     )
 
 

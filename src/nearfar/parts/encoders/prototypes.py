@@ -45,8 +45,8 @@ class Prototypes(nn.Module, AbstractOneNetwork):
         classes = inputs.context.get("classes")
         if not classes:
             raise UserError(
-                "training with labels (encoders=prototypes) needs them, but the data have no labels; use data "
-                "with class folders, a label column or a labels array"
+                "supervised training (encoders=prototypes) needs labels, but the data have none; use data with "
+                "class folders, a label column or a labels array"
             )
         if head.predictor != "none":
             raise UserError(

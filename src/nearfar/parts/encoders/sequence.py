@@ -25,7 +25,7 @@ from nearfar.parts.encoders.heads import InputSpec
 Strides = tuple[int, int, int, int, int]
 STRIDES: Strides = (5, 4, 2, 2, 2)
 Pooling = Literal["mean", "moments"]
-Features = Literal["both", "z", "c"]
+PredictiveFeatures = Literal["both", "z", "c"]
 
 
 class ConvGRU(nn.Module):
@@ -42,7 +42,7 @@ class ConvGRU(nn.Module):
         context: int,
         strides: Strides = STRIDES,
         pooling: Pooling = "mean",
-        features: Features = "both",
+        features: PredictiveFeatures = "both",
     ) -> None:
         super().__init__()
         self.strides, self.pooling, self.features = strides, pooling, features
@@ -150,7 +150,7 @@ class Predictive(nn.Module, AbstractEncoders):
         others: Literal["sequences", "times"] = "sequences",
         strides: Strides = STRIDES,
         pooling: Pooling = "mean",
-        features: Features = "both",
+        features: PredictiveFeatures = "both",
         *,
         samples: int | None = None,
         instances: int = 0,

@@ -1,5 +1,6 @@
 """Feature maps of a backbone: stage by stage, and as the features that are evaluated."""
 
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -12,18 +13,20 @@ from nearfar.parts.encoders.heads import InputSpec, Network
 from nearfar.parts.encoders.mobile import Pooled
 from nearfar.parts.encoders.per_view import ConcatFeatures
 
-Map = Float[Tensor, "image channel side side"]
+FeatureMap = Float[Tensor, "image channel side side"]
 
 
 def map_and_features(
     body: nn.Module, x: Float[Tensor, "image channel height width"]
-) -> tuple[Map, Float[Tensor, "image dim"]]:
+) -> tuple[FeatureMap, Float[Tensor, "image dim"]]:
     """The features are exactly `body(x)`."""
     *_, inner, last = maps_of(body, x, "encoders=infomax needs a map from inside it")
     return inner, last.mean(dim=(2, 3))
 
 
-def maps_of(body: nn.Module, x: Float[Tensor, "image channel height width"], purpose: str) -> list[Map]:
+def maps_of(
+    body: nn.Module, x: Float[Tensor, "image channel height width"], purpose: str
+) -> list[FeatureMap]:
     """The map after each stage, finest first; features are the mean over places of the last. `purpose` is
     named in the error for a network without stages."""
     if hasattr(body, "maps"):
@@ -80,6 +83,76 @@ class Stages(nn.Module):
     def forward(self, x: Float[Tensor, "image channel height width"]) -> dict[str, Tensor]:
         maps = self._maps(self.body, x)
         return {str(level): maps[place] for level, place in enumerate(self.used)}
+
+
+StageParts = tuple[list[nn.Parameter], list[nn.Module]]  # weights that belong to no part, and parts
+# names of the list of blocks or stages: timm's, transformers', torchvision's and ours
+_TRUNKS = ("stages", "layers", "layer", "blocks", "features")
+GROUPS = 4  # of the blocks of a transformer, as a ResNet has four stages
+
+
+def named_stages(body: nn.Module) -> dict[str, StageParts]:
+    """What the stages of a backbone consist of, by name, in the order of the forward pass: `stem` is all that
+    stands before `stage1`. Empty where they are not known.
+
+        ResNet          stage1 to stage4: layer1 to layer4 (or its stages)
+        ConvNeXt, Swin  stage1 to stage4: its stages, each with the downsampling before it
+        ViT             stage1 to stage4: quarters of its blocks
+
+    A norm, pooling or projection after the last stage belongs to none.
+    """
+    groups = _stage_modules(body)
+    if len(groups) < 2:
+        return {}
+    numbered = {f"stage{number}": group for number, group in enumerate(groups, start=1)}
+    in_stages = {id(module) for group in groups for part in group for module in part.modules()}
+    first = next(groups[0][0].parameters())
+    # what is registered before the first stage, and is not around it
+    before: list[nn.Parameter] = []
+    for parameter in body.parameters():
+        if parameter is first:
+            break
+        before.append(parameter)
+    early = {id(parameter) for parameter in before}
+    parts = [module for module in body.modules() if id(module) not in in_stages and _is_within(module, early)]
+    return {"stem": (before, parts), **{name: ([], list(group)) for name, group in numbered.items()}}
+
+
+def _is_within(module: nn.Module, weights: set[int]) -> bool:
+    """Whether a module has weights, and all of them are among these."""
+    own = [id(parameter) for parameter in module.parameters()]
+    return bool(own) and weights.issuperset(own)
+
+
+def _stage_modules(body: nn.Module) -> list[list[nn.Module]]:
+    """The modules of each stage."""
+    for module in body.modules():
+        layers = [getattr(module, f"layer{number}", None) for number in range(1, 5)]
+        if all(isinstance(layer, nn.Module) for layer in layers):
+            return [[layer] for layer in layers if layer is not None]
+        for name in _TRUNKS:
+            trunk = getattr(module, name, None)
+            if isinstance(trunk, (nn.Sequential, nn.ModuleList)) and _has_blocks(trunk):
+                return _grouped(name, list(trunk))
+    return []
+
+
+def _has_blocks(trunk: nn.Module) -> bool:
+    entries = list(trunk.children())
+    return len(entries) > 1 and all(next(entry.children(), None) is not None for entry in entries)
+
+
+def _grouped(name: str, entries: list[nn.Module]) -> list[list[nn.Module]]:
+    """Stages of the entries of a trunk: each is one, or they are blocks, or (torchvision) the stem, then stages
+    with the downsampling before each."""
+    if name == "features":
+        alternating = len(entries) % 2 == 0
+        return [entries[1:2], *(entries[k : k + 2] for k in range(2, len(entries), 2))] if alternating else []
+    count = len(entries)
+    if count <= GROUPS or isinstance(entries[0], nn.Sequential):  # timm's EfficientNets have more stages
+        return [[entry] for entry in entries]
+    bounds = [count * group // GROUPS for group in range(GROUPS + 1)]
+    return [entries[a:b] for a, b in pairwise(bounds)]
 
 
 Kind = Literal["pooled", "map", "head"]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nearfar.core.abstract import AbstractNegatives
-from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
+from nearfar.core.schedules import Progress, Value, as_text, at, ends, parse_value
 from nearfar.core.scores import EMPTY, Candidates
 from nearfar.core.types import NegativeSampling, Sizes
 from nearfar.errors import UserError, counted
@@ -57,7 +57,7 @@ class Bank(WidthOfFirstKeys, AbstractNegatives):
         momentum = parse_value(momentum, "negatives.momentum")
         if not all(0 <= end < 1 for end in ends(momentum)):
             raise UserError(
-                f"negatives.momentum was {written(momentum)}; a bank's update momentum lies in [0, 1)"
+                f"negatives.momentum was {as_text(momentum)}; a bank's update momentum lies in [0, 1)"
             )
         if size is not None and (not isinstance(size, (int, np.integer)) or size < 1):
             raise UserError(f"Bank(size={size!r}) is not a number of rows; it needs one for each instance")
@@ -139,13 +139,16 @@ class Bank(WidthOfFirstKeys, AbstractNegatives):
         self.index[index] = index
 
     def _one_each(self, keys: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """A key for each instance that has any: the mean of its own, as the critic would prepare it."""
-        who, place = torch.unique(index, return_inverse=True)
-        if len(who) == len(index):
+        """Keys of which all of an instance are equal: their mean, as the critic would prepare it. The number of
+        instances is not read, so that a GPU need not be waited for."""
+        if not len(index):
             return keys, index
-        count = torch.bincount(place, minlength=len(who)).to(keys.dtype)
-        total = keys.new_zeros(len(who), keys.shape[1]).index_add_(0, place, keys)
-        return self.prepare(total / count[:, None]).to(keys.dtype), who
+        ordered, order = index.sort()
+        number = F.pad((ordered[1:] != ordered[:-1]).cumsum(0), (1, 0))
+        place = torch.empty_like(order).scatter_(0, order, number)
+        count = keys.new_zeros(len(index), 1).index_add_(0, place, keys.new_ones(len(index), 1))[place]
+        total = torch.zeros_like(keys).index_add_(0, place, keys)[place]
+        return torch.where(count > 1, self.prepare(total / count).to(keys.dtype), keys), index
 
     def _check_rows(self, index: Tensor) -> None:
         highest = int(index.max()) if index.device.type == "cpu" and len(index) else 0

@@ -96,6 +96,7 @@ class InBatch(AbstractNegatives):
 
     display_name = "the batch"
     equation = "the other instances of the batch, views: {views}"
+    only_this_batch = True
     views: Literal["one", "both"] = "both"
 
     @staticmethod

@@ -18,13 +18,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractInnerProduct, AbstractNegatives
-from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
+from nearfar.core.schedules import Progress, Value, as_text, at, ends, parse_value
 from nearfar.core.scores import EMPTY, UNKNOWN, Candidates
 from nearfar.core.types import NegativeSampling, Sizes
 from nearfar.errors import UserError
 from nearfar.parts.negatives.queue import Queue
 
-Prototypes = Float[Tensor, "prototype dim"]
+PrototypeVectors = Float[Tensor, "prototype dim"]
 Logits = Float[Tensor, "row prototype"]
 
 REASON = "candidates are learnt prototypes, not draws of p(v)"
@@ -56,13 +56,13 @@ class AbstractCodes(AbstractNegatives):
 
     @abstractmethod
     def codes(
-        self, keys: Float[Tensor, "row dim"], vocabulary: Prototypes, key: int, progress: Progress
+        self, keys: Float[Tensor, "row dim"], vocabulary: PrototypeVectors, key: int, progress: Progress
     ) -> Logits: ...
 
     def candidates(self, keys: Mapping[int, Tensor], index: Int[Tensor, "row"], key: int) -> Candidates:
         return self.symbols(None)
 
-    def symbols(self, vocabulary: Prototypes | None) -> Candidates:
+    def symbols(self, vocabulary: PrototypeVectors | None) -> Candidates:
         if vocabulary is None:
             raise UserError(
                 f"{type(self).__name__} needs prototypes, which the encoders have not; set encoders.prototypes"
@@ -132,7 +132,7 @@ class Sinkhorn(nn.Module, AbstractCodes):
 
     @torch.no_grad()
     def codes(
-        self, keys: Float[Tensor, "row dim"], vocabulary: Prototypes, key: int, progress: Progress
+        self, keys: Float[Tensor, "row dim"], vocabulary: PrototypeVectors, key: int, progress: Progress
     ) -> Logits:
         rows = keys if self.queue is None else torch.cat([keys, self._queued(keys, key, progress)])
         return sinkhorn_codes(rows @ vocabulary.T, self.epsilon, self.iterations)[: len(keys)]
@@ -145,7 +145,9 @@ class Sinkhorn(nn.Module, AbstractCodes):
         return stored.embedding if full else stored.embedding[:0]
 
     @torch.no_grad()
-    def advance_codes(self, keys: Mapping[int, Tensor], vocabulary: Prototypes, progress: Progress) -> None:
+    def advance_codes(
+        self, keys: Mapping[int, Tensor], vocabulary: PrototypeVectors, progress: Progress
+    ) -> None:
         if self.queue is not None:
             index = torch.zeros(len(next(iter(keys.values()))), dtype=torch.long, device=vocabulary.device)
             self.queue.advance(keys, index, progress)
@@ -176,7 +178,7 @@ class Centred(nn.Module, AbstractCodes):
         super().__init__()
         self.temperature = parse_value(temperature, "negatives.temperature")
         if not all(0 < end < math.inf for end in ends(self.temperature)):
-            raise UserError(f"negatives.temperature was {written(self.temperature)}; it must be above 0")
+            raise UserError(f"negatives.temperature was {as_text(self.temperature)}; it must be above 0")
         if not 0 <= momentum < 1:
             raise UserError(f"negatives.momentum was {momentum:g}; it must lie in [0, 1)")
         self.momentum, self.prototypes = momentum, symbols
@@ -188,14 +190,16 @@ class Centred(nn.Module, AbstractCodes):
 
     @torch.no_grad()
     def codes(
-        self, keys: Float[Tensor, "row dim"], vocabulary: Prototypes, key: int, progress: Progress
+        self, keys: Float[Tensor, "row dim"], vocabulary: PrototypeVectors, key: int, progress: Progress
     ) -> Logits:
         logits = keys @ vocabulary.T
         centred = logits - self.centre.to(logits.dtype) if len(self.centre) else logits
         return torch.softmax(centred / at(self.temperature, progress), dim=1)
 
     @torch.no_grad()
-    def advance_codes(self, keys: Mapping[int, Tensor], vocabulary: Prototypes, progress: Progress) -> None:
+    def advance_codes(
+        self, keys: Mapping[int, Tensor], vocabulary: PrototypeVectors, progress: Progress
+    ) -> None:
         # the mean of v.w is (the mean of v).w
         mean = torch.cat(list(keys.values())).mean(dim=0) @ vocabulary.T
         if not len(self.centre):

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractPrior
-from nearfar.core.schedules import START, Progress, Value, at, ends, parse_value, written
+from nearfar.core.schedules import START, Progress, Value, as_text, at, ends, parse_value
 from nearfar.core.types import Encoded, Sizes
 from nearfar.errors import UserError
 
@@ -22,7 +22,7 @@ def checked(value: Value, key: str = "weight") -> Value:
     parsed = parse_value(value, f"prior.{key}")
     if not all(0 <= end < math.inf for end in ends(parsed)):
         raise UserError(
-            f"prior.{key} was {written(parsed)}; it must be at least 0, a number or a schedule of it"
+            f"prior.{key} was {as_text(parsed)}; it must be at least 0, a number or a schedule of it"
         )
     return parsed
 

@@ -4,8 +4,7 @@
     Ball, Ring    by rank in similarity
     Cave          by cluster: negatives from the anchor's own
     Group         by what the data know: negatives of the same speaker
-    Neighbours    by both: negatives near the anchor, positives also in its clusters
-    Annulus       by both: negatives near the anchor, but for those in its clusters
+    Neighbours    by both: negatives near the anchor; those in its clusters are positives, or (keep=annulus) left out
     Accept        by chance: a coin for each candidate, its bias learned
     Labelled      positives by label
     Others        by label: negatives with a different label
@@ -21,7 +20,7 @@ from nearfar.parts.selections.accept import Accept
 from nearfar.parts.selections.basic import Chain, Everyone, Hard
 from nearfar.parts.selections.clusters import Cave
 from nearfar.parts.selections.groups import Group, Labelled, Others
-from nearfar.parts.selections.neighbours import Annulus, Neighbours
+from nearfar.parts.selections.neighbours import Neighbours
 from nearfar.parts.selections.proposal import Proposal
 from nearfar.parts.selections.ring import Ball, Ring
 
@@ -33,7 +32,6 @@ PARTS = Joinable(
         "cave": Cave,
         "group": Group,
         "neighbours": Neighbours,
-        "annulus": Annulus,
         "accept": Accept,
         "labelled": Labelled,
         "others": Others,
@@ -54,7 +52,6 @@ PARTS = Joinable(
 __all__ = [
     "PARTS",
     "Accept",
-    "Annulus",
     "Ball",
     "Cave",
     "Chain",

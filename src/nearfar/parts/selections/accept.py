@@ -174,7 +174,7 @@ class Accept(nn.Module, AbstractSelection):
     towards harder ones. An anchor that accepts no candidate keeps all.
     """
 
-    drop_reason = "not accepted"  # who is
+    drop_reason = "not accepted"
     equation = "each with a chance r(f(u, v_k)) in [{least}, 1] that is learned"
 
     def __init__(self, least: float = 0.1, hidden: int = 16, aim: Aim = "maximise") -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractSelection
-from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
+from nearfar.core.schedules import Progress, Value, as_text, at, ends, parse_value
 from nearfar.core.scores import Membership, Scores
 from nearfar.core.types import Context, NegativeSampling, Sizes
 from nearfar.errors import UserError
@@ -46,7 +46,7 @@ class Hard(AbstractSelection):
         beta = parse_value(self.beta, "selection.beta")
         if not all(0 <= end < math.inf for end in ends(beta)):
             raise UserError(
-                f"selection.beta was {written(beta)}; it must be at least 0, a number or a schedule"
+                f"selection.beta was {as_text(beta)}; it must be at least 0, a number or a schedule"
             )
         object.__setattr__(self, "beta", beta)
 

@@ -68,7 +68,7 @@ class Clusters(nn.Module):
             ids[run, usable] = torch.from_numpy(spherical_kmeans(directions, self.clusters, seed=run + 1))
         self.ids = ids.to(self.ids.device)
 
-    def of(self, index: Int[Tensor, "item"]) -> Int[Tensor, "run item"]:
+    def cluster_ids_of(self, index: Int[Tensor, "item"]) -> Int[Tensor, "run item"]:
         """Clusters of these instances; -1: no cluster, or the instance is not known."""
         valid = (index >= 0) & (index < self.ids.shape[1])
         if self.ids.shape[1] == 0:
@@ -80,12 +80,16 @@ class Clusters(nn.Module):
     ) -> Bool[Tensor, "anchor candidate"]:
         """Who shares a cluster in at least one run: for C_i the union over the runs."""
         shared = torch.zeros(len(anchor), len(candidate), dtype=torch.bool, device=anchor.device)
-        for mine, theirs in zip(self.of(anchor), self.of(candidate), strict=True):
-            shared |= (mine[:, None] == theirs[None, :]) & (mine != UNKNOWN_CLUSTER)[:, None]
+        for anchor_clusters, candidate_clusters in zip(
+            self.cluster_ids_of(anchor), self.cluster_ids_of(candidate), strict=True
+        ):
+            shared |= (anchor_clusters[:, None] == candidate_clusters[None, :]) & (
+                anchor_clusters != UNKNOWN_CLUSTER
+            )[:, None]
         return shared
 
     def has_cluster(self, index: Int[Tensor, "item"]) -> Bool[Tensor, "item"]:
-        return (self.of(index) != UNKNOWN_CLUSTER).any(dim=0)
+        return (self.cluster_ids_of(index) != UNKNOWN_CLUSTER).any(dim=0)
 
 
 def spherical_kmeans(
@@ -133,7 +137,7 @@ class Cave(nn.Module, AbstractSelection):
     An anchor alone in its cluster, and every anchor before the first refresh, keeps all candidates, because
     without negatives it would learn nothing. `close` adds +C_i: members of the cave that share one of `close`
     smaller clusters with the anchor, in any of `runs` k-means runs, join its positive (see
-    `close.merge_positives`) instead of its negatives.
+    `merge_positives`) instead of its negatives.
     """
 
     equation = "those in u's own of {clusters} k-means clusters"
@@ -146,7 +150,7 @@ class Cave(nn.Module, AbstractSelection):
     )
     remembers_instances = True
     refreshes = True
-    drop_reason = "another cluster"  # who is
+    drop_reason = "another cluster"
 
     def __init__(
         self,
@@ -185,10 +189,10 @@ class Cave(nn.Module, AbstractSelection):
 
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
         context = require_context(self, context)
-        theirs = context.candidates.index
+        candidate_rows = context.candidates.index
 
         def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
-            index = context.index[rows], theirs
+            index = context.index[rows], candidate_rows
             cave = offered & self.cave.share_cluster(*index)
             close = torch.zeros_like(cave) if self.close is None else cave & self.close.share_cluster(*index)
             negatives = cave & ~close

@@ -63,7 +63,7 @@ class AbstractGroupSelection(nn.Module, AbstractSelection):
         self.assigned = self.assigned or (stored is not None and len(stored) > 0)
         super()._load_from_state_dict(state, prefix, *rest)
 
-    def of(self, index: Int[Tensor, "row"], context: Context) -> Int[Tensor, "row"]:
+    def group_ids(self, index: Int[Tensor, "row"], context: Context) -> Int[Tensor, "row"]:
         """The number of each instance: as assigned, or as the batch has it."""
         if self.assigned:
             return self._assigned_to(index)
@@ -99,7 +99,7 @@ class Group(AbstractGroupSelection):
     without others in its group keeps all candidates, because without negatives it would learn nothing.
     """
 
-    drop_reason = "another group"  # who is
+    drop_reason = "another group"
     equation = "those of u's own {by}"
 
     @staticmethod
@@ -119,12 +119,12 @@ class Group(AbstractGroupSelection):
 
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
         context = require_context(self, context)
-        anchors = self.of(context.index, context)[:, None]
-        theirs = self.of(context.candidates.index, context)[None, :]
+        anchors = self.group_ids(context.index, context)[:, None]
+        candidate_groups = self.group_ids(context.candidates.index, context)[None, :]
 
         def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
-            mine = anchors[rows]
-            same_group = offered & (mine == theirs) & (mine != UNKNOWN_GROUP)
+            anchor_groups = anchors[rows]
+            same_group = offered & (anchor_groups == candidate_groups) & (anchor_groups != UNKNOWN_GROUP)
             empty = ~same_group.any(dim=1, keepdim=True)
             return Membership(same_group | (offered & empty))
 
@@ -138,11 +138,15 @@ class Group(AbstractGroupSelection):
 class Others(AbstractGroupSelection):
     """The candidates that do not share the anchor's label; those whose label is not known all count.
 
-    `by` names the label: the class (`known-label`: the class where there is one), or any column of the data.
-    `sample` draws that many of them for each anchor.
+    `by` names the label: the class (`label` of every instance; `known-label` where there is one), or any column
+    of the data. `sample` draws that many of them for each anchor.
+
+    The default is `known-label`, because a student may be distilled on data with few labels or none: what is
+    not known to share the anchor's class is a negative of it. If no instance has a label, all candidates
+    count, and the run says so when it starts; `by=label` refuses such data.
     """
 
-    drop_reason = "the same label"  # who is
+    drop_reason = "the same label"
     equation = "those of another label than u, by {by}"
     remarks = (SAMPLE_REMARK,)
 
@@ -150,15 +154,20 @@ class Others(AbstractGroupSelection):
         super().__init__(by, instances)
         self.sample = checked_number(sample, "sample")
 
+    def startup_warning(self) -> str | None:
+        if self.by == "known-label" and self.assigned and bool((self.ids == UNKNOWN_GROUP).all()):
+            return "no instance has a label, so selection=others leaves out no candidate"
+        return None
+
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
         context = require_context(self, context)
-        anchors = self.of(context.index, context)[:, None]
-        theirs = self.of(context.candidates.index, context)[None, :]
+        anchors = self.group_ids(context.index, context)[:, None]
+        candidate_groups = self.group_ids(context.candidates.index, context)[None, :]
         seed = 0 if self.sample is None else step_seed()
 
         def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
-            mine = anchors[rows]
-            keep = offered & ((mine != theirs) | (mine == UNKNOWN_GROUP))
+            anchor_groups = anchors[rows]
+            keep = offered & ((anchor_groups != candidate_groups) | (anchor_groups == UNKNOWN_GROUP))
             if self.sample is not None:
                 keep = sample_candidates(keep, self.sample, seed, rows + context.first)
             return Membership(keep)
@@ -186,12 +195,12 @@ class Labelled(AbstractGroupSelection):
 
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
         context = require_context(self, context)
-        anchors = self.of(context.index, context)[:, None]
-        theirs = self.of(context.candidates.index, context)[None, :]
+        anchors = self.group_ids(context.index, context)[:, None]
+        candidate_groups = self.group_ids(context.candidates.index, context)[None, :]
 
         def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
-            mine = anchors[rows]
-            same_label = offered & (mine == theirs) & (mine != UNKNOWN_GROUP)
+            anchor_groups = anchors[rows]
+            same_label = offered & (anchor_groups == candidate_groups) & (anchor_groups != UNKNOWN_GROUP)
             return Membership(offered & ~same_label, same_label)
 
         divided = scores.negative.divide(rule, close=True, unweighted=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nearfar.core.abstract import AbstractSelection
 from nearfar.core.randomness import uniform_grid
-from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
+from nearfar.core.schedules import Progress, Value, as_text, at, ends, parse_value
 from nearfar.core.scores import Membership, Scores
 from nearfar.core.types import Context, NegativeSampling
 from nearfar.errors import UserError
@@ -58,7 +58,7 @@ class Proposal(AbstractSelection):
     def __post_init__(self) -> None:
         beta = parse_value(self.beta, "selection.beta")
         if not all(math.isfinite(end) for end in ends(beta)):
-            raise UserError(f"selection.beta was {written(beta)}; it must be finite, a number or a schedule")
+            raise UserError(f"selection.beta was {as_text(beta)}; it must be finite, a number or a schedule")
         object.__setattr__(self, "beta", beta)
         object.__setattr__(self, "sample", checked_number(self.sample, "sample"))
 

@@ -1,8 +1,8 @@
-"""Places in the order of similarity, found without sorting.
+"""Places in the order of similarity.
 
-An edge between two places is a score: everything at or above the r-th highest score lies inside. Finding it
-is a partial sort, linear in the number of candidates; only anchors whose edge runs through equal scores need
-more.
+An edge between two places is a score: everything at or above the r-th highest score lies inside. On CPUs it is
+found by a partial sort, linear in the number of candidates; only anchors whose edge runs through equal scores
+need more. Elsewhere rows are sorted.
 """
 
 from collections.abc import Callable, Iterable
@@ -45,19 +45,12 @@ def beyond_edges(
     above_lower, above_upper = count - first, count - last  # how many lie above the lower and the upper edge
     if values.device.type == "cpu" and values.dtype in (torch.float32, torch.float64):
         return _beyond_by_partition(values, candidates, count, above_lower, above_upper)
-    spans = torch.stack([count, first, above_lower, above_upper]).aminmax(dim=1)
-    (min_count, _, min_above_lower, min_above_upper) = spans.min.tolist()
-    (max_count, max_first, max_above_lower, max_above_upper) = spans.max.tolist()
-    none = torch.zeros_like(candidates)
-    if max_count == 0:
-        return none, none
-    ranked = values if min_count == candidates.shape[1] else values.masked_fill(~candidates, -torch.inf)
-    reach, close = candidates, none
-    if max_first > 0:
-        reach = _nearest(ranked, candidates, above_lower, min_above_lower, max_above_lower)
-    if max_above_upper > 0:
-        close = _nearest(ranked, candidates, above_upper, min_above_upper, max_above_upper)
-    return reach, close
+    # no number is read here, so that a GPU need not be waited for; NaN ranks after every score
+    order = values.masked_fill(~candidates, torch.nan).sort(dim=1, stable=True).indices
+    place = torch.empty_like(order).scatter_(
+        1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
+    )
+    return candidates & (place >= first[:, None]), candidates & (place >= last[:, None])
 
 
 def between_edges(
@@ -74,9 +67,8 @@ def between_edges(
 def round_share(share: float, count: Int[Tensor, "anchor"], max_count: int) -> Int[Tensor, "anchor"]:
     """Python's round(share * count), for counts of at most `max_count`: looked up, because not every device has
     float64."""
-    return (
-        torch.round(share * torch.arange(max_count + 1, dtype=torch.float64)).long().to(count.device)[count]
-    )
+    rounded = torch.round(share * torch.arange(max_count + 1, dtype=torch.float64)).long()
+    return rounded.to(count.device, non_blocking=True)[count]
 
 
 def _places(
@@ -86,23 +78,6 @@ def _places(
     first = torch.minimum(round_share(lower, count, max_count), count - 1).clamp_min(0)
     last = torch.minimum(torch.maximum(round_share(upper, count, max_count), first + 1), count)
     return first, last
-
-
-def _nearest(
-    ranked: Float[Tensor, "anchor candidate"],
-    candidates: Bool[Tensor, "anchor candidate"],
-    count: Int[Tensor, "anchor"],
-    min_count: int,
-    max_count: int,
-) -> Bool[Tensor, "anchor candidate"]:
-    """The `count` most similar candidates of each anchor; ties go to later positions. Counts lie between
-    `min_count` and `max_count`."""
-    threshold, following = _edge_by_topk(ranked, count, min_count, max_count)
-    inside = (ranked >= threshold) & candidates & (count > 0)[:, None]
-    cut = ((threshold == following)[:, 0] & (count > 0)).nonzero()[:, 0]
-    if len(cut):
-        inside[cut] = _among_equals(ranked[cut], candidates[cut], count[cut], threshold[cut])
-    return inside
 
 
 Row = tuple[np.ndarray, np.ndarray, int, int, int, np.ndarray, np.ndarray]
@@ -156,35 +131,3 @@ def _mark(
     np.logical_and(scores >= threshold, candidates, out=mask)
     if (surplus := np.count_nonzero(mask) - nearest) > 0:
         mask[np.flatnonzero(mask & (scores == threshold))[:surplus]] = False
-
-
-Edge = tuple[Float[Tensor, "anchor 1"], Float[Tensor, "anchor 1"]]
-
-
-def _edge_by_topk(
-    ranked: Float[Tensor, "anchor candidate"], rank: Int[Tensor, "anchor"], min_rank: int, max_rank: int
-) -> Edge:
-    """The rank-th highest score of each anchor and the one after it (NaN: there is none); for rank 0 the
-    highest is given."""
-    top = ranked.topk(min(max_rank + 1, ranked.shape[1]), dim=1, sorted=False).values
-    # anchors differ little in their number of candidates, so few places are left to put in order
-    low = top.topk(top.shape[1] - max(1, min_rank) + 1, dim=1, largest=False, sorted=True).values
-    if top.shape[1] == max_rank:
-        low = torch.cat([torch.full_like(low[:, :1], torch.nan), low], dim=1)
-    place = (max_rank + 1 - rank.clamp_min(1))[:, None]
-    return low.gather(1, place), low.gather(1, place - 1)
-
-
-def _among_equals(
-    ranked: Float[Tensor, "anchor candidate"],
-    candidates: Bool[Tensor, "anchor candidate"],
-    count: Int[Tensor, "anchor"],
-    threshold: Float[Tensor, "anchor 1"],
-) -> Bool[Tensor, "anchor candidate"]:
-    """The `count` most similar where the threshold has equals: of those the later positions, which rank
-    higher."""
-    higher = ranked > threshold
-    equal = (ranked == threshold) & candidates
-    missing = (count - higher.count_nonzero(dim=1))[:, None]
-    from_the_end = equal.flip(1).cumsum(dim=1, dtype=torch.int32).flip(1)
-    return higher | (equal & (from_the_end <= missing))

@@ -7,7 +7,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from nearfar.core.abstract import AbstractSelection
-from nearfar.core.schedules import Progress, Value, at, ends, parse_value, written
+from nearfar.core.schedules import Progress, Value, as_text, at, ends, parse_value
 from nearfar.core.scores import Dense, Membership, Scores
 from nearfar.core.types import Context, Coverage, NegativeSampling, Remark
 from nearfar.errors import UserError
@@ -44,7 +44,7 @@ class Ring(AbstractSelection):
         lower, upper = _share(self.lower, "lower"), _share(self.upper, "upper")
         if any(low > high for low, high in zip(ends(lower), ends(upper), strict=True)):
             raise UserError(
-                f"selection.lower was {written(lower)}; it must not exceed selection.upper, {written(upper)}"
+                f"selection.lower was {as_text(lower)}; it must not exceed selection.upper, {as_text(upper)}"
             )
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
@@ -163,7 +163,7 @@ def _share(value: Value, key: str) -> Value:
     parsed = parse_value(value, f"selection.{key}")
     if not all(0 <= end <= 1 for end in ends(parsed)):
         raise UserError(
-            f"selection.{key} was {written(parsed)}; it must be a share from 0 to 1 or a schedule of it"
+            f"selection.{key} was {as_text(parsed)}; it must be a share from 0 to 1 or a schedule of it"
         )
     return parsed
 

@@ -17,8 +17,9 @@ STATES = {
     "proved": "a proof is on the page",
     "tested": "a test holds the formula against a reference of its own, a closed form or enumeration, as printed or as "
     "corrected in the reason; a counter-example is a test too",
-    "reproduced": "the paper's figure or shape came out here, at the scale and with the spread of the reason",
-    "not reproduced": "run here at the scale of the reason, and the paper's effect was not seen, or its reverse was",
+    "reproduced": "every claim of the item came out here, at the scale and with the spread of the reason",
+    "not reproduced": "run here at the scale of the reason, and a claim of the item was not seen, or its reverse was; "
+    "the reason says which",
     "not possible here": "takes data or hardware that were not at hand, or holds nothing to compute",
 }
 KINDS = {

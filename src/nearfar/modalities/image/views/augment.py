@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from nearfar.errors import UserError
 from nearfar.modalities.image.views.operations import OPERATIONS, Operation, operation
 
-Range = tuple[float, float]
+ValueRange = tuple[float, float]
 
 SMALL_SIZE = 64  # at most this many pixels a side, a pipeline's small variant is taken
 
@@ -34,8 +34,8 @@ class Augment:
     """
 
     crop: float = 1.0  # probability of a random crop; otherwise the largest central one within crop_ratio
-    crop_scale: Range = (0.08, 1.0)  # share of the image's area
-    crop_ratio: Range = (3 / 4, 4 / 3)  # width / height
+    crop_scale: ValueRange = (0.08, 1.0)  # share of the image's area
+    crop_ratio: ValueRange = (3 / 4, 4 / 3)  # width / height
     flip: float = 0.5
     jitter: float = 0.8
     brightness: float = 0.8
@@ -45,7 +45,7 @@ class Augment:
     greyscale: float = 0.2
     greyscale_first: bool = False  # before the jitter, as in instance discrimination and MoCo v1
     blur: float = 0.5
-    blur_sigma: Range = (0.1, 2.0)  # in pixels of the view
+    blur_sigma: ValueRange = (0.1, 2.0)  # in pixels of the view
     blur_kernel: float = 0.1  # width of the blur's window as a share of the view's
     solarise: float = 0.0
     solarise_threshold: float = 0.5
@@ -200,8 +200,8 @@ def _changed(augment: Augment, changes: object, key: str) -> Augment:
             raise UserError(f"{key}.{STRENGTH} is {strength!r}; expected a number from 0 to {strongest:g}.")
         if not augment.brightness:
             raise UserError(
-                f"{key}.{STRENGTH} was given where views.brightness is 0, to which nothing can be in "
-                "proportion."
+                f"{key}.{STRENGTH} was {strength:g}; strength scales brightness, which is 0 here. Set "
+                "views.brightness."
             )
         # first, so that a strength and one of its four together are the strength but for that one
         rest = {name: value for name, value in changes.items() if name != STRENGTH}

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int32
 from torch import Tensor
 
 from nearfar.core.types import Pixels
+from nearfar.modalities.image.views.colour import ImageTensor
 from nearfar.modalities.image.views.parameters import (
     BRIGHTNESS,
     CONTRAST,
@@ -23,7 +24,6 @@ from nearfar.modalities.image.views.parameters import (
     Parameters,
 )
 
-Images = Float[Tensor, "image channel height width"]
 Factor = Float[Tensor, "image 1 1 1"]
 
 _LUMA = (0.2989, 0.587, 0.114)  # torchvision's
@@ -44,7 +44,7 @@ def render(
     """The views as a channels-last float32 tensor on `device`; arguments as for the compiled kernel."""
     with _full_precision(device):
         raw = torch.from_numpy(np.require(pixels.data, requirements="W")).to(device)
-        data = raw.permute(0, 3, 1, 2).float() / 255
+        data = raw.permute(0, 3, 1, 2).float() / (255 if raw.dtype == torch.uint8 else 1)
         box, target = (torch.from_numpy(a).to(device) for a in (parameters.box, window))
         flip = torch.from_numpy(parameters.flip).to(device)
         rows = _interpolation(box[:, 0], box[:, 2], target[:, 0], target[:, 2], size, data.shape[2])
@@ -65,7 +65,7 @@ def _full_precision(device: torch.device) -> AbstractContextManager[object]:
 
 
 def _separable(
-    images: Images, rows: Float[Tensor, "image out height"], columns: Float[Tensor, "image out width"]
+    images: ImageTensor, rows: Float[Tensor, "image out height"], columns: Float[Tensor, "image out width"]
 ) -> Float[Tensor, "image channel out out"]:
     return rows[:, None] @ images @ columns[:, None].mT
 
@@ -84,7 +84,7 @@ def _interpolation(
     return weight / weight.sum(-1, keepdim=True)
 
 
-def _tones(view: Images, parameters: Parameters) -> Images:
+def _tones(view: ImageTensor, parameters: Parameters) -> ImageTensor:
     """Colour jitter and greyscale in each sample's order; what needs colour passes others than RGB by."""
     colour = view.shape[1] == 3
     active = np.concatenate([parameters.factors != _NEUTRAL, parameters.greyscale[:, None]], axis=1)
@@ -99,8 +99,11 @@ def _tones(view: Images, parameters: Parameters) -> Images:
 
 
 def _on_rows(
-    view: Images, rows: np.ndarray, factor: np.ndarray, function: Callable[[Images, Factor], Images]
-) -> Images:
+    view: ImageTensor,
+    rows: np.ndarray,
+    factor: np.ndarray,
+    function: Callable[[ImageTensor, Factor], ImageTensor],
+) -> ImageTensor:
     """`function(images, factor)` on some rows, the others as they are."""
     if len(rows) == 0:
         return view
@@ -109,31 +112,32 @@ def _on_rows(
     return view.index_copy(0, index, function(view[index], values))
 
 
-def _luma(view: Images) -> Float[Tensor, "image 1 height width"]:
+def _luma(view: ImageTensor) -> Float[Tensor, "image 1 height width"]:
     if view.shape[1] != 3:
         return view.mean(1, keepdim=True)
     weight = torch.tensor(_LUMA, device=view.device)[:, None, None]
     return (view * weight).sum(1, keepdim=True)
 
 
-def _brightened(view: Images, factor: Factor) -> Images:
+def _brightened(view: ImageTensor, factor: Factor) -> ImageTensor:
     return (view * factor).clamp(0, 1)
 
 
-def _contrasted(view: Images, factor: Factor) -> Images:
-    mean = _luma(view).mean((1, 2, 3), keepdim=True)
+def _contrasted(view: ImageTensor, factor: Factor) -> ImageTensor:
+    # of colours the mean grey, of any other bands the mean of each
+    mean = (_luma(view) if view.shape[1] == 3 else view).mean((2, 3), keepdim=True)
     return (view * factor + mean * (1 - factor)).clamp(0, 1)
 
 
-def _saturated(view: Images, factor: Factor) -> Images:
+def _saturated(view: ImageTensor, factor: Factor) -> ImageTensor:
     return (view * factor + _luma(view) * (1 - factor)).clamp(0, 1)
 
 
-def _greyed(view: Images, factor: Factor) -> Images:
+def _greyed(view: ImageTensor, factor: Factor) -> ImageTensor:
     return _luma(view).expand_as(view)
 
 
-def _hue_turned(view: Images, shift: Factor) -> Images:
+def _hue_turned(view: ImageTensor, shift: Factor) -> ImageTensor:
     """Turn the hue by `shift` of a circle: a channel is V - C · clip(min(k, 4 - k), 0, 1), k = (n + H) mod 6.
 
     V is the largest channel, C the largest minus the smallest, H the hue in sixths, n = 5, 3, 1.
@@ -152,7 +156,7 @@ def _hue_turned(view: Images, shift: Factor) -> Images:
     return top - chroma * torch.minimum(k, 4 - k).clamp(0, 1)
 
 
-_TONES: dict[int, Callable[[Images, Factor], Images]] = {
+_TONES: dict[int, Callable[[ImageTensor, Factor], ImageTensor]] = {
     BRIGHTNESS: _brightened,
     CONTRAST: _contrasted,
     SATURATION: _saturated,
@@ -161,10 +165,10 @@ _TONES: dict[int, Callable[[Images, Factor], Images]] = {
 }
 
 
-def _blurred(view: Images, sigma: np.ndarray, kernel_width: int) -> Images:
+def _blurred(view: ImageTensor, sigma: np.ndarray, kernel_width: int) -> ImageTensor:
     rows = np.flatnonzero(sigma > 0)
 
-    def blur(images: Images, sigma: Factor) -> Images:
+    def blur(images: ImageTensor, sigma: Factor) -> ImageTensor:
         matrix = _blur_matrix(sigma[:, 0, 0], images.shape[-1], kernel_width // 2)
         return _separable(images, matrix, matrix)
 
@@ -182,6 +186,6 @@ def _blur_matrix(sigma: Float[Tensor, "image 1"], size: int, half: int) -> Float
     return torch.einsum("nt,tos->nos", weight, taps)
 
 
-def _solarised(view: Images, threshold: np.ndarray) -> Images:
+def _solarised(view: ImageTensor, threshold: np.ndarray) -> ImageTensor:
     rows = np.flatnonzero(threshold <= 1)
     return _on_rows(view, rows, threshold[rows], lambda x, t: torch.where(x >= t, 1 - x, x))

@@ -25,10 +25,10 @@ _TO_XYZ = (
 )
 _KNEE = 6 / 29  # below its cube, the cube root of CIELAB is a straight line
 
-Image = Float[Tensor, "image channel height width"]
+ImageTensor = Float[Tensor, "image channel height width"]
 
 
-def lab(rgb: Image) -> Image:
+def lab(rgb: ImageTensor) -> ImageTensor:
     """Three channels in [0, 1] (sRGB) as scaled L, a, b."""
     linear = torch.where(rgb <= 0.04045, rgb / 12.92, ((rgb.clamp_min(0.04045) + 0.055) / 1.055) ** 2.4)
     xyz = torch.einsum("ij,njhw->nihw", rgb.new_tensor(_TO_XYZ), linear)
@@ -38,7 +38,7 @@ def lab(rgb: Image) -> Image:
     return torch.stack([lightness, 500 * (x - y) / AB_SCALE, 200 * (y - z) / AB_SCALE], dim=1)
 
 
-def rgb(scaled: Image) -> Image:
+def rgb(scaled: ImageTensor) -> ImageTensor:
     """The inverse of `lab`, cut to [0, 1]; of one channel alone a grey picture, of ab alone its colours at
     one lightness."""
     zero = torch.zeros_like(scaled[:, :1])
@@ -55,8 +55,8 @@ def rgb(scaled: Image) -> Image:
     return torch.where(linear <= 0.0031308, 12.92 * linear, curved).clamp(0, 1)
 
 
-def split(image: Image, views: int = 2) -> tuple[Image, ...]:
+def split(image: ImageTensor, views: int = 2) -> tuple[ImageTensor, ...]:
     """The channels of scaled L, a, b that each of CMC's networks receives, one part for each view."""
     parts = image.split(LAB_CHANNELS[views], dim=1)
-    several = {True: torch.channels_last, False: torch.contiguous_format}
-    return tuple(part.contiguous(memory_format=several[part.shape[1] > 1]) for part in parts)
+    formats = [torch.channels_last if part.shape[1] > 1 else torch.contiguous_format for part in parts]
+    return tuple(part.contiguous(memory_format=layout) for part, layout in zip(parts, formats, strict=True))

@@ -4,7 +4,8 @@ them.
     nf.pretrain("simclr", "photos/", out="runs/a", views=v2.Compose([v2.RandomResizedCrop(64), …]))
 
 A function gets a PIL image, a tensor (channel, height, width), or the keyword `image` with an array (height,
-width, channel), whichever it takes, and returns an image, an array or a tensor. Bytes, and numbers in [0, 1],
+width, channel), whichever it takes, and returns an image, an array or a tensor. Images of 16 bits or floats
+are passed as floats in [0, 1], in a tensor or an array. Bytes, and numbers in [0, 1],
 are normalised as in evaluation; a tensor with other numbers is used as it is.
 
 Such functions draw from the generators of torch, numpy and Python, which are global. They are seeded before
@@ -21,7 +22,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Shaped, UInt8
 from PIL import Image
 from torch import Tensor
 
@@ -31,7 +32,7 @@ from nearfar.core.types import Pixels
 from nearfar.errors import UserError
 from nearfar.modalities.image.views.pipeline import PlainImages
 
-Picture = UInt8[np.ndarray, "height width channel"]
+PictureArray = Shaped[np.ndarray, "height width channel"]  # uint8; of wide images floats
 OUTSIDE = 1e-3  # beyond [0, 1], from which numbers count as normalised
 
 
@@ -42,19 +43,25 @@ class OwnGenerator(Protocol):
     def set_random_seed(self, seed: int, /) -> Any: ...
 
 
-def _as_image(picture: Picture) -> Image.Image:
+def _as_image(picture: PictureArray) -> Image.Image:
     return Image.fromarray(picture[..., 0] if picture.shape[2] == 1 else picture)
 
 
-def _as_bytes(picture: Picture) -> Tensor:
+def _as_bytes(picture: PictureArray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(picture.transpose(2, 0, 1)))
 
 
 # how a picture is passed, in the order in which it is tried
-STYLES: tuple[Callable[[Callable[..., Any], Picture], Any], ...] = (
+STYLES: tuple[Callable[[Callable[..., Any], PictureArray], Any], ...] = (
     lambda function, picture: function(_as_image(picture)),
     lambda function, picture: function(_as_bytes(picture)),
     lambda function, picture: function(_as_bytes(picture).float() / 255),
+    lambda function, picture: function(image=picture)["image"],
+)
+
+
+WIDE_STYLES: tuple[Callable[[Callable[..., Any], PictureArray], Any], ...] = (
+    lambda function, picture: function(_as_bytes(picture)),
     lambda function, picture: function(image=picture)["image"],
 )
 
@@ -65,9 +72,11 @@ class PictureFunction:
     def __init__(self, function: Callable[..., Any]) -> None:
         # a seed stored in the user's object would make it another one when the run is resumed
         self.function = copy.deepcopy(function) if isinstance(function, OwnGenerator) else function
-        self._style: Callable[[Callable[..., Any], Picture], Any] | None = None
+        self._style: Callable[[Callable[..., Any], PictureArray], Any] | None = None
 
-    def __call__(self, picture: Picture, seed: int) -> Float[Tensor, "channel height width"]:
+    def __call__(self, picture: PictureArray, seed: int) -> Float[Tensor, "channel height width"]:
+        if picture.dtype != np.uint8:
+            picture = picture.astype(np.float32, copy=False)
         if self._style is None:
             self._style = self._find_style(picture, seed)
         self._seed(seed)
@@ -80,9 +89,11 @@ class PictureFunction:
         if isinstance(self.function, OwnGenerator):
             self.function.set_random_seed(seed)
 
-    def _find_style(self, picture: Picture, seed: int) -> Callable[[Callable[..., Any], Picture], Any]:
+    def _find_style(
+        self, picture: PictureArray, seed: int
+    ) -> Callable[[Callable[..., Any], PictureArray], Any]:
         problems: list[Exception] = []
-        for style in STYLES:
+        for style in STYLES if picture.dtype == np.uint8 else WIDE_STYLES:
             try:
                 self._seed(seed)
                 _as_tensor(style(self.function, picture))
@@ -136,7 +147,7 @@ class PictureFunctions:
         """The number of views; None: as many as the recipe has."""
         return len(self.functions) if len(self.functions) > 1 else None
 
-    def side(self, picture: Picture) -> int | None:
+    def side(self, picture: PictureArray) -> int | None:
         """The side of a view of this picture; None where it is not square."""
         with _global_generators():
             height, width = PictureFunction(self.functions[0])(picture, 0).shape[1:]
@@ -160,7 +171,10 @@ class FunctionViews(AbstractViews):
 
     def __init__(self, functions: Sequence[PictureFunction], description: Any, device: torch.device) -> None:
         self.functions, self.count = tuple(functions), len(functions)
-        self._plain = PlainImages(description.size, description.mean, description.std, device)
+        self._spans = description.spans()
+        self._plain = PlainImages(
+            description.size, description.mean, description.std, device, spans=self._spans
+        )
         self._shape = (description.channels, description.size, description.size)
         self._statistics = tuple(
             torch.tensor(values)[:, None, None] for values in (description.mean, description.std)
@@ -178,9 +192,8 @@ class FunctionViews(AbstractViews):
             )
 
     def _view(self, function: PictureFunction, pixels: Pixels, draws: np.ndarray) -> Tensor:
-        pictures = [
-            data[:height, :width] for data, (height, width) in zip(pixels.data, pixels.size, strict=True)
-        ]
+        values = pixels.data if self._spans is None else self._spans.to_unit(pixels.data)
+        pictures = [data[:height, :width] for data, (height, width) in zip(values, pixels.size, strict=True)]
         seeds = (draws * 2**32).astype(np.int64).tolist()
         tensors = [function(picture, seed) for picture, seed in zip(pictures, seeds, strict=True)]
         shape = next((tuple(t.shape) for t in tensors if tuple(t.shape) != self._shape), None)

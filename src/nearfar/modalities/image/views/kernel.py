@@ -1,6 +1,6 @@
 """Views on a CPU: one compiled loop over the samples, each finished while it is in the cache.
 
-A sample is resized in two vectorised passes. The vertical pass blends whole rows of bytes; its result is
+A sample is resized in two vectorised passes. The vertical pass blends whole rows of bytes, or of floats in [0, 1]; its result is
 stored transposed, so that the horizontal pass blends whole rows too. From there on the sample is c planes of
 size × size floats whose rows are the view's columns; colours, blur and solarisation do not care, and writing
 the interleaved result turns it back. Several Python threads may run the kernel at once: it holds no lock and
@@ -84,6 +84,7 @@ def render(
         parameters.solarise,
         kernel_width // 2,
         int(2 * shrink) + 3,
+        np.float32(1 / 255) if data.dtype == np.uint8 else ONE,
         (1 / std).astype(np.float32),
         (-mean / std).astype(np.float32),
         out.numpy().reshape(images, size * size * channels),
@@ -105,6 +106,7 @@ def _render(
     solarise: np.ndarray,
     half: int,
     most_taps: int,
+    unit: np.float32,
     scale: np.ndarray,
     bias: np.ndarray,
     out: np.ndarray,
@@ -121,7 +123,7 @@ def _render(
         top, left, height, width = box[i]
         _interpolation(height, window[i, 0], window[i, 2], taps)
         start, stop = left * channels, (left + width) * channels
-        _resize_rows(data[i, top:], start, taps, row[: stop - start], turned)
+        _resize_rows(data[i, top:], start, taps, unit, row[: stop - start], turned)
         _interpolation(width, window[i, 1], window[i, 3], taps)
         _resize_columns(turned, taps, flip[i], planes)
         _tones(planes.reshape(channels, size * size), factors[i], order[i], greyscale[i])
@@ -160,10 +162,11 @@ def _interpolation(length: int, total: int, offset: int, taps: Taps) -> None:
 
 
 @inlined
-def _resize_rows(image: np.ndarray, start: int, taps: Taps, row: np.ndarray, turned: np.ndarray) -> None:
-    """Blend whole rows of bytes, each from byte `start` on, and store the result as columns."""
+def _resize_rows(
+    image: np.ndarray, start: int, taps: Taps, unit: np.float32, row: np.ndarray, turned: np.ndarray
+) -> None:
+    """Blend whole rows of values times `unit`, each from value `start` on, and store the result as columns."""
     first, count, weight = taps
-    unit = np.float32(1 / 255)
     for y in range(len(first)):
         k = first[y]
         after = k + min(1, count[y] - 1)
@@ -213,7 +216,7 @@ def _tones(planes: np.ndarray, factors: np.ndarray, order: np.ndarray, greyscale
         if op == BRIGHTNESS and factors[op] != ONE:
             _towards(planes.reshape(-1), ZERO, factors[op])
         elif op == CONTRAST and factors[op] != ONE:
-            _towards(planes.reshape(-1), _mean_grey(planes), factors[op])
+            _contrast(planes, factors[op])
         elif op == SATURATION and factors[op] != ONE and colour:
             _saturate(planes[0], planes[1], planes[2], factors[op])
         elif op == HUE and factors[op] != ZERO and colour:
@@ -230,17 +233,24 @@ def _towards(values: np.ndarray, anchor: np.float32, factor: np.float32) -> None
 
 
 @inlined
-def _mean_grey(planes: np.ndarray) -> np.float32:
-    total = ZERO
+def _contrast(planes: np.ndarray, factor: np.float32) -> None:
+    """Colours move towards or away from their mean grey, any other bands from the mean of each."""
     if len(planes) == 3:
-        r, g, b = planes[0], planes[1], planes[2]
-        for p in range(len(r)):
-            total += RED * r[p] + GREEN * g[p] + BLUE * b[p]
-        return total / np.float32(len(r))
-    values = planes.reshape(-1)
-    for p in range(len(values)):
-        total += values[p]
-    return total / np.float32(len(values))
+        _towards(planes.reshape(-1), _mean_grey(planes[0], planes[1], planes[2]), factor)
+        return
+    for c in range(len(planes)):
+        total = ZERO
+        for p in range(len(planes[c])):
+            total += planes[c][p]
+        _towards(planes[c], total / np.float32(len(planes[c])), factor)
+
+
+@inlined
+def _mean_grey(r: np.ndarray, g: np.ndarray, b: np.ndarray) -> np.float32:
+    total = ZERO
+    for p in range(len(r)):
+        total += RED * r[p] + GREEN * g[p] + BLUE * b[p]
+    return total / np.float32(len(r))
 
 
 @inlined

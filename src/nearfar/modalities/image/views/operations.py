@@ -18,8 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nearfar.errors import UserError
-
-Images = Float[Tensor, "image channel height width"]
+from nearfar.modalities.image.views.colour import ImageTensor
 
 
 class Operation(Protocol):
@@ -30,7 +29,7 @@ class Operation(Protocol):
     @property
     def probability(self) -> float: ...
 
-    def __call__(self, images: Images, numbers: Float[Tensor, "image slot"]) -> Images:
+    def __call__(self, images: ImageTensor, numbers: Float[Tensor, "image slot"]) -> ImageTensor:
         """The images changed, each by its own numbers in [0, 1)."""
 
 
@@ -52,7 +51,7 @@ class Erase:
         for key, high in (("scale", 1.0), ("ratio", math.inf)):
             check_range(self, key, high)
 
-    def __call__(self, images: Images, numbers: Float[Tensor, "image slot"]) -> Images:
+    def __call__(self, images: ImageTensor, numbers: Float[Tensor, "image slot"]) -> ImageTensor:
         height, width = images.shape[2:]
         low, high = self.scale
         area = (low + (high - low) * numbers[:, 0]) * height * width
@@ -87,7 +86,7 @@ class Rotate:
         check_number(self, "probability", 0.0, 1.0)
         check_number(self, "degrees", 0.0, 180.0)
 
-    def __call__(self, images: Images, numbers: Float[Tensor, "image slot"]) -> Images:
+    def __call__(self, images: ImageTensor, numbers: Float[Tensor, "image slot"]) -> ImageTensor:
         height, width = images.shape[2:]
         angle = torch.deg2rad(self.degrees * (2 * numbers[:, 0] - 1))  # counter-clockwise
         cosine, sine, zero = torch.cos(angle), torch.sin(angle), torch.zeros_like(angle)
@@ -114,7 +113,7 @@ class Pad:
         check_number(self, "probability", 0.0, 1.0)
         check_number(self, "pixels", 0, 512)
 
-    def __call__(self, images: Images, numbers: Float[Tensor, "image slot"]) -> Images:
+    def __call__(self, images: ImageTensor, numbers: Float[Tensor, "image slot"]) -> ImageTensor:
         height, width = images.shape[2:]
         pixels = int(self.pixels)
         padded = F.pad(images, [pixels] * 4)

@@ -8,7 +8,7 @@ torch elsewhere.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -32,6 +32,24 @@ SMALLEST, LARGEST = 2, 4096  # side of a view
 MARGIN = 256 / 224  # evaluation shows the central 224 of 256 pixels where the image is large enough
 
 
+@dataclass(frozen=True)
+class Spans:
+    """The values of each band that are shown as 0 and 1, where images are not bytes."""
+
+    low: Float[np.ndarray, "channel"]
+    high: Float[np.ndarray, "channel"]
+
+    def to_unit(self, data: np.ndarray) -> Float32[np.ndarray, "... channel"]:
+        shift, scale = self.low.astype(np.float32), (1 / (self.high - self.low)).astype(np.float32)
+        return (data.astype(np.float32) - shift) * scale
+
+
+def stretched(values: np.ndarray) -> UInt8[np.ndarray, "..."]:
+    """Normalised values as bytes for people to look at: two standard deviations either way are black and
+    white."""
+    return np.rint(np.clip(0.5 + values / 4, 0, 1) * 255).astype(np.uint8)
+
+
 class _Renderer:
     """Size, statistics and device: all that turning parameters into a tensor needs."""
 
@@ -42,6 +60,7 @@ class _Renderer:
         std: Sequence[float],
         device: str | torch.device,
         colours: Colours = "rgb",
+        spans: Spans | None = None,
     ) -> None:
         if isinstance(size, bool) or not isinstance(size, int) or not SMALLEST <= size <= LARGEST:
             raise UserError(f"image_size is {size!r}; expected a whole number from {SMALLEST} to {LARGEST}.")
@@ -59,7 +78,12 @@ class _Renderer:
             raise UserError(
                 f"views.colours is lab but the images have {len(self.mean)} channels; it needs 3."
             )
-        self.device, self.colours = torch.device(device), colours
+        self.device, self.colours, self.spans = torch.device(device), colours, spans
+
+    def unit(self, pixels: Pixels) -> Pixels:
+        """The images as the kernel takes them: bytes as they are, wide values by their spans."""
+        _check(pixels, len(self.mean), self.spans is not None)
+        return pixels if self.spans is None else Pixels(self.spans.to_unit(pixels.data), pixels.size)
 
     def __call__(
         self,
@@ -75,7 +99,7 @@ class _Renderer:
         view = kernel.render(*rest, out) if self.device.type == "cpu" else batched.render(*rest, self.device)
         return view if in_rgb else lab(view)
 
-    def room(self, views: int, images: int) -> Iterable[Tensor | None]:
+    def buffers(self, views: int, images: int) -> Iterable[Tensor | None]:
         """Memory for several views one below the other, so that embedding them together copies nothing
         (`embed_views`)."""
         if self.device.type != "cpu":
@@ -98,6 +122,8 @@ class _Renderer:
 
     def unnormalise(self, view: Image) -> UInt8[np.ndarray, "image size size channel"]:
         values = view.detach().to("cpu", torch.float64)
+        if self.spans is not None:
+            return stretched(values.permute(0, 2, 3, 1).numpy())
         if self.colours == "lab":
             pixels = rgb(values).permute(0, 2, 3, 1).numpy()
         else:
@@ -105,12 +131,13 @@ class _Renderer:
         return np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
 
 
-def _check(pixels: Pixels, channels: int) -> None:
+def _check(pixels: Pixels, channels: int, wide: bool) -> None:
     """Refuse what the compiled kernel would read past the end of."""
     data, size = pixels.data, pixels.size
-    if data.ndim != 4 or data.dtype != np.uint8:
+    if data.ndim != 4 or data.dtype not in ((np.uint16, np.float32) if wide else (np.uint8,)):
+        expected = "wide values (uint16 or float32)" if wide else "bytes (uint8)"
         raise UserError(
-            f"The images are {data.ndim}-dimensional {data.dtype}; expected bytes (uint8), "
+            f"The images are {data.ndim}-dimensional {data.dtype}; expected {expected}, "
             "image x height x width x channel."
         )
     if size.shape != (len(data), 2) or (size < 1).any() or (size > data.shape[1:3]).any():
@@ -157,6 +184,7 @@ class Views(AbstractViews):
         aligned: bool = False,
         colours: Colours = "rgb",
         key_views: int | None = None,
+        spans: Spans | None = None,
     ) -> None:
         if not pipelines:
             raise UserError("views is empty; give the settings of at least one view.")
@@ -173,13 +201,13 @@ class Views(AbstractViews):
         self.pipelines, self.aligned, self.count = tuple(pipelines), aligned, len(pipelines)
         self.key_views = key_views
         self.sizes = tuple(size) if isinstance(size, Sequence) else (size,) * self.count
-        renderers = {side: _Renderer(side, mean, std, device, colours) for side in {*self.sizes}}
+        renderers = {side: _Renderer(side, mean, std, device, colours, spans) for side in {*self.sizes}}
         self._renderers = tuple(renderers[side] for side in self.sizes)
 
     def __call__(
         self, pixels: Pixels, seed: int, epoch: int, index: Int[np.ndarray, "image"]
     ) -> tuple[Image, ...]:
-        _check(pixels, len(self._renderers[0].mean))
+        pixels = self._renderers[0].unit(pixels)
         if np.shape(index) != (len(pixels.data),):
             raise UserError(
                 f"index has shape {np.shape(index)}; expected one number for each of the {len(pixels.data)} "
@@ -190,7 +218,7 @@ class Views(AbstractViews):
         views = [
             self._render(pixels, draw(augment, pixels.size, seed, epoch, index, drawn), view, out)
             for view, (augment, drawn, out) in enumerate(
-                zip(self.pipelines, draws, self._room(len(pixels.data)), strict=True)
+                zip(self.pipelines, draws, self._buffers(len(pixels.data)), strict=True)
             )
         ]
         for view, augment in enumerate(self.pipelines):
@@ -206,13 +234,13 @@ class Views(AbstractViews):
         window = np.tile(np.array([size, size, 0, 0], dtype=np.int32), (len(pixels.data), 1))
         return self._renderers[view](pixels, parameters, window, self.pipelines[view].kernel_width(size), out)
 
-    def _room(self, images: int) -> list[Tensor | None]:
+    def _buffers(self, images: int) -> list[Tensor | None]:
         """Memory for all views, those of one size one below the other."""
-        rooms = {
-            renderer: iter(renderer.room(self._renderers.count(renderer), images))
+        buffers = {
+            renderer: iter(renderer.buffers(self._renderers.count(renderer), images))
             for renderer in {*self._renderers}
         }
-        return [next(rooms[renderer]) for renderer in self._renderers]
+        return [next(buffers[renderer]) for renderer in self._renderers]
 
     def unnormalise(self, view: Image) -> UInt8[np.ndarray, "image size size channel"]:
         """A view as bytes for people to look at."""
@@ -233,8 +261,9 @@ class PlainImages(PlainView):
         std: Sequence[float],
         device: str | torch.device = "cpu",
         colours: Colours = "rgb",
+        spans: Spans | None = None,
     ) -> None:
-        self._renderer = _Renderer(size, mean, std, device, colours)
+        self._renderer = _Renderer(size, mean, std, device, colours, spans)
 
     def __repr__(self) -> str:
         renderer = self._renderer
@@ -250,7 +279,7 @@ class PlainImages(PlainView):
         epoch: int = 0,
         index: Int[np.ndarray, "image"] | None = None,
     ) -> tuple[Image]:
-        _check(pixels, len(self._renderer.mean))
+        pixels = self._renderer.unit(pixels)
         full_box = np.concatenate([np.zeros_like(pixels.size), pixels.size], axis=1).astype(np.int32)
         index_of_all = np.zeros(len(pixels.data), dtype=np.int64)
         parameters = replace(draw(NONE, pixels.size, 0, 0, index_of_all, 0), box=full_box)
@@ -292,6 +321,31 @@ def statistics(images: Iterable[Pixels]) -> tuple[tuple[float, ...], tuple[float
     mean = share @ level
     std = np.sqrt((share * (level - mean[:, None]) ** 2).sum(axis=1))
     return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+
+
+def wide_statistics(images: Iterable[Pixels]) -> tuple[Spans, tuple[float, ...], tuple[float, ...]]:
+    """The smallest and largest value of each band, and mean and standard deviation in units of that span, over
+    the images' true area. A band that never varies has a span of one."""
+    counts, means, squares, lows, highs = [], [], [], [], []
+    for pixels in images:
+        for area in _true_areas(pixels):
+            values = area.reshape(-1, area.shape[-1]).astype(np.float64)
+            counts.append(len(values))
+            means.append(values.mean(axis=0))
+            squares.append(((values - means[-1]) ** 2).sum(axis=0))
+            lows.append(values.min(axis=0))
+            highs.append(values.max(axis=0))
+    if not counts:
+        raise UserError("views.mean cannot be measured; the data hold no pixel.")
+    weight = np.array(counts)[:, None]
+    mean = (weight * np.array(means)).sum(axis=0) / weight.sum()
+    # of all values: within the areas, and of their means (Chan et al. 1979)
+    deviations = np.array(squares).sum(axis=0) + (weight * (np.array(means) - mean) ** 2).sum(axis=0)
+    low, high = np.min(lows, axis=0), np.max(highs, axis=0)
+    high = np.where(high > low, high, low + 1)
+    std = np.sqrt(deviations / weight.sum()) / (high - low)
+    unit_mean = (mean - low) / (high - low)
+    return Spans(low, high), tuple(unit_mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
 
 
 def _true_areas(pixels: Pixels) -> list[UInt8[np.ndarray, "... channel"]]:

@@ -27,16 +27,27 @@ def shrunk(image: Any, size: int) -> Any:
 
 
 def plain_view(
-    image: Any, size: int, mean: Sequence[float], std: Sequence[float], colours: str = "rgb"
+    image: Any,
+    size: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+    colours: str = "rgb",
+    low: Sequence[float] = (),
+    high: Sequence[float] = (),
 ) -> Tensor:
     """A picture as the encoder is shown it, (1, channel, size, size): a PIL image, or a tensor of bytes (channel, height, width).
+    Where `low` and `high` are given, a tensor of the bands' own values, which become 0 and 1 there.
 
     The shorter side is resized to `size`, or to 256/224 of it where the picture has that many pixels (bilinear, antialiased,
     on floats); of that the central size × size; then (x - mean) / std in each channel. The picture is upright: a turn that
     EXIF asks for comes before.
     """
     tensor = image if isinstance(image, Tensor) else pictures.pil_to_tensor(opaque(shrunk(image, size)))
-    view = tensor[None].float() / 255
+    if low:
+        lowest, highest = (torch.tensor(list(values)).view(1, -1, 1, 1) for values in (low, high))
+        view = (tensor[None].float() - lowest) / (highest - lowest)
+    else:
+        view = tensor[None].float() / 255
     height, width = view.shape[2:]
     shorter, enlarged = min(height, width), int(size * 256 / 224)
     target = enlarged if shorter >= enlarged else size

@@ -120,10 +120,24 @@ class PipelineViews(AbstractViewSettings):
             aligned=self.aligned,
             colours=self.colours,
             key_views=self.key_views,
+            spans=description.spans(),
         )
 
     def plain_view(self, description: "ImageDescription", device: torch.device) -> PlainImages:
-        return PlainImages(description.size, description.mean, description.std, device, self.colours)
+        statistics = description.size, description.mean, description.std
+        return PlainImages(*statistics, device, self.colours, description.spans())
+
+    def remark(self, description: "ImageDescription") -> str | None:
+        if description.channels == 3 or (description.channels == 1 and description.values == "uint8"):
+            return None
+        pair = pipelines(self.pipeline, view_sizes(self.section(), description.size)[0], self.changes)
+        if not any(view.greyscale or view.jitter * (view.saturation + view.hue) for view in pair):
+            return None
+        bands = "1 band" if description.channels == 1 else f"{description.channels} bands"
+        return (
+            f"images of {bands}: saturation, hue and greyscale need three bands and are left out; brightness "
+            "and contrast change each band"
+        )
 
     def portable(self, description: "ImageDescription") -> tuple[dict[str, Any], str]:
         # imports torchvision, which takes a second
@@ -135,10 +149,18 @@ class PipelineViews(AbstractViewSettings):
             "mean": list(description.mean),
             "std": list(description.std),
             "colours": self.colours,
+            "values": description.values,
+            "low": list(description.low),
+            "high": list(description.high),
         }
         steps = [
-            f"a picture whose shorter side is above {2 * size} pixels is shrunk to that while it is decoded (bicubic)",
-            "bytes are divided by 255",
+            f"a picture whose shorter side is above {2 * size} pixels is shrunk to that while it is decoded (bicubic)"
+            if description.values == "uint8"
+            else f"bands whose shorter side is above {2 * size} pixels are shrunk to that (bicubic), which load.py "
+            "leaves to the caller",
+            "bytes are divided by 255"
+            if description.values == "uint8"
+            else f"{description.values} values become 0 to 1, band by band: {_listed_spans(description)}",
             f"the shorter side is resized to {size}, or, where it has {int(size * MARGIN)} or more, to that "
             "(bilinear, antialiased)",
             f"the central {size} x {size} pixels are kept",
@@ -198,6 +220,12 @@ _CLASSES: tuple[type[PipelineViews], ...] = (
 )
 IMAGE_VIEWS = {kind.pipeline: kind for kind in _CLASSES}
 assert set(IMAGE_VIEWS) == set(PIPELINES)
+
+
+def _listed_spans(description: "ImageDescription") -> str:
+    """`0 to 4095, 12 to 980`: the values of each band that are 0 and 1."""
+    pairs = zip(description.low, description.high, strict=True)
+    return ", ".join(f"{low:g} to {high:g}" for low, high in pairs)
 
 
 def view_channels(views: Mapping[str, Any], channels: int) -> tuple[int, ...]:

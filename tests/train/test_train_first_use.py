@@ -1,6 +1,7 @@
 """What a user meets first: folders, disks, versions, messages, and methods that were built from a recipe."""
 
 import json
+import shlex
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -186,7 +187,7 @@ def test_counts_agree_with_their_nouns() -> None:
     ],
 )
 def test_similar_names_are_suggested(name: str, hint: str) -> None:
-    assert near_names(name, ["simclr", "moco", "dim"]) == hint
+    assert near_names(name, ["simclr", "simclr-ring", "moco", "dim"]) == hint
 
 
 def test_unknown_command_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,7 +199,10 @@ def test_labels_are_missed_before_the_batch_size(tmp_path: Path, capsys: pytest.
     np.savez(tmp_path / "bare.npz", images=IMAGES)
     words = ["train", str(tmp_path / "bare.npz"), "--out", str(tmp_path / "run"), "batch_size=256"]
     assert main(words) == 2
-    assert "training with labels (encoders=prototypes) needs them" in capsys.readouterr().err
+    assert (
+        "supervised training (encoders=prototypes) needs labels, but the data have none"
+        in capsys.readouterr().err
+    )
 
 
 def test_packed_images_are_trained_at_the_size_they_were_packed_for(
@@ -208,3 +212,40 @@ def test_packed_images_are_trained_at_the_size_they_were_packed_for(
     np.savez(tmp_path / "large.npz", images=large)
     assert main(["pack", str(tmp_path / "large.npz"), "--out", str(tmp_path / "p"), "image_size=32"]) == 0
     assert capsys.readouterr().out.rstrip().endswith("--out runs/packed image_size=32")
+
+
+def test_next_command_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The defaults are said before the first step, and paths with spaces are quoted."""
+    np.savez(tmp_path / "my images.npz", images=IMAGES)
+    settings = ["epochs=1", "workers=0", "held_out=0", "device=cpu"]
+    words = ["pretrain", "simclr", str(tmp_path / "my images.npz"), "--out", str(tmp_path / "my run")]
+    assert main([*words, *settings]) == 0
+    printed = capsys.readouterr()
+    assert "backbone=resnet8-w16 batch_size=8 chosen for a CPU and 48 images; set them" in printed.err
+    command = printed.out.rstrip().partition("next: ")[2]
+    assert shlex.split(command) == ["nearfar", "report", str(tmp_path / "my run")]
+    assert main(["pack", str(tmp_path / "my images.npz"), "--out", str(tmp_path / "my pack")]) == 0
+    command = capsys.readouterr().out.rstrip().partition("next: ")[2]
+    assert shlex.split(command)[:4] == ["nearfar", "pretrain", "simclr", str(tmp_path / "my pack")]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["mi", "x.npy", "y.npy"], "interrupted"),
+        (
+            ["pretrain", "simclr", "digits", "--out", "r"],
+            "interrupted; the same command resumes from what was saved",
+        ),
+    ],
+)
+def test_interrupted_command_promises_only_what_it_saves(
+    words: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nearfar.estimate.read.read_pair", interrupt)
+    monkeypatch.setattr("nearfar.data.locate", interrupt)
+    assert main(words) == 75
+    assert capsys.readouterr().err == f"nearfar: {sentence}\n"
