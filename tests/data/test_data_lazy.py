@@ -141,6 +141,25 @@ def test_too_many_bad_rows_stop_a_run(tmp_path: Path) -> None:
         data.load(np.arange(COUNT))
 
 
+def test_loading_ends_where_no_row_is_usable(tmp_path: Path) -> None:
+    """The next row replaces an unusable one, so a set of unusable rows alone must not go round for ever."""
+    folder = Path(as_folder(tmp_path, pictures()))
+    for place, file in enumerate(sorted(folder.rglob("*.png"))):
+        if place % 3:
+            file.write_bytes(b"not a picture")
+    data = open_data(str(folder), scan_bytes=0, max_bad_share=1.0)
+    bad = np.flatnonzero(np.arange(len(data)) % 3)
+    for rows in (bad, bad[:1], np.repeat(bad[:2], 3)):
+        with pytest.raises(UserError, match=r"none of .* can be used; the last was row \d+: not an image"):
+            data.subset(rows).load(np.arange(len(rows)))
+    for file in folder.rglob("*.png"):
+        file.write_bytes(b"not a picture")
+    empty = open_data(str(folder), scan_bytes=0, max_bad_share=1.0)
+    for _ in range(2):  # also when all are known already
+        with pytest.raises(UserError, match="none is left"):
+            empty.load(np.arange(2))
+
+
 def test_bad_rows_are_counted_across_processes(tmp_path: Path) -> None:
     """Five of 90 exceed a share of 0.05, whichever process reads them; once repaired they are not counted."""
     listed = tmp_path / "bad.csv"

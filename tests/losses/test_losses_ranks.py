@@ -155,5 +155,5 @@ def test_a_script_needs_no_guard(tmp_path: Path) -> None:
     ("inputs", "world"), [(torch.zeros(1, 2), 2), (torch.arange(4), 2), (torch.zeros(4, 2), 1)]
 )
 def test_bad_inputs_of_the_check_get_a_sentence(inputs: Tensor, world: int) -> None:
-    with pytest.raises(UserError, match="expected at least 2 ranks"):
+    with pytest.raises(UserError, match="Expected at least 2 ranks"):
         assert_ranks_equal(torch.sum, inputs, world)

@@ -19,6 +19,7 @@ from nearfar.core.types import Pixels
 from nearfar.errors import UserError
 from nearfar.evaluate.accuracy import classified
 from nearfar.modalities.image import IMAGE
+from nearfar.modalities.image.data import ImageDescription
 from nearfar.run.results import results_of
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
@@ -184,7 +185,7 @@ class ReportedRun:
     )
 
     modality = IMAGE
-    description = None
+    description = ImageDescription("digits", 120, 3, 8, (0.5,) * 3, (0.5,) * 3)
 
     @property
     def results(self) -> list[Result]:

@@ -148,7 +148,10 @@ def test_ignored_files_are_reported(
         ["curate", str(run), data, "--out", str(tmp_path / "curation")],
     ):
         assert main(words) == 0
-        assert capsys.readouterr().err == f"{data}: 3 files ignored: .heic is not supported\n"
+        assert (
+            capsys.readouterr().err
+            == f"{data}: 3 files ignored: HEIC (.heic) is not read: convert to PNG, JPEG or TIFF\n"
+        )
 
 
 @pytest.mark.parametrize("change", [{"instances": math.inf}, {"duplicates": {"count": 1, "first": [[10**9, "x"]]}},

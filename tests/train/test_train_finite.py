@@ -224,4 +224,4 @@ def test_linear_bounds_take_steps_on_a_bank_of_vectors_of_any_length(
     run = pretrain("instdisc", "digits", tmp_path, quiet=True, config=config)
     rows = [row for row in run.metrics if row["kind"] == "train"]
     assert all(row["grad_norm"] is not None for row in rows)
-    assert run.facts["hooks"]["FiniteMonitor"] == {"skipped": 0, "taken_steps": 3}
+    assert run.facts["hooks"]["FiniteMonitor"] == {"skipped": 0, "taken_steps": 3, "skipped_steps": 0}

@@ -81,7 +81,7 @@ def test_classes_can_be_selected_like_any_candidates() -> None:
 
 def test_missing_labels_get_a_sentence(tmp_path: Path) -> None:
     pixels, _ = pictures()
-    with pytest.raises(nf.UserError, match="no labels"):
+    with pytest.raises(nf.UserError, match="needs labels, but the data have none"):
         nf.train(pixels, tmp_path / "run", **QUICK, epochs=1)
     with pytest.raises(nf.UserError, match="label of every instance"):
         composed()(nf.Batch((torch.randn(4, 3, 16, 16),), torch.arange(4)))

@@ -135,5 +135,7 @@ def test_invalid_strength_is_refused(value: object) -> None:
         UserError, match=r"^views\.second\.strength is .*; expected a number from 0 to 125\.$"
     ):
         pipelines("simclr", 32, {"second": {"strength": value}})
-    with pytest.raises(UserError, match=r"views\.second\.strength was given where views\.brightness is 0"):
+    with pytest.raises(
+        UserError, match=r"views\.second\.strength was 1; strength scales brightness, which is 0 here"
+    ):
         pipelines("simclr", 32, {"brightness": 0.0, "second": {"strength": 1.0}})

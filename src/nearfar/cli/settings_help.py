@@ -15,6 +15,7 @@ def settings_help() -> str:
             columns,
             initial_indent=f"  {name:<{width}}",
             subsequent_indent=" " * (width + 2),
+            break_on_hyphens=False,
         )
         for name, field in FIELDS.items()
     ]

@@ -83,6 +83,8 @@ class LazyReader:
         with suppress(KeyError):
             return self._cache[number]
         if number in self.bad:
+            if len(self.bad) == len(self.names):  # the caller would go to the next one for ever
+                self.check_bad_share(self.bad)
             raise Unreadable(number) from Unusable(self.bad[number])
         try:
             decoded = self.decode(self._bytes(number))
@@ -201,7 +203,6 @@ class LazyReader:
             if self.limits.quarantine is not None and path not in self._listed:
                 self._listed[path] = reason
                 append_quarantine(self.limits.quarantine, path, reason)
-            # without a usable instance, a caller that goes to the next one would never end
             if not self.limits.judged_together or len(self.bad) == len(self.names):
                 self.check_bad_share(self.bad)
 

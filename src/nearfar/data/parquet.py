@@ -282,6 +282,8 @@ def _group_items(
                 yield Item(
                     len(data or b""), _content_or_reason(data, f"empty row: no {column} bytes are stored")
                 )
+    except MemoryError as error:
+        raise UserError(f"{path!r}: row group {group} does not fit into the memory that is left.") from error
     except (pa.ArrowException, OSError) as error:
         reason = error_reason(error)
     for _ in range(rows - count):

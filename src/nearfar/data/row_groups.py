@@ -116,6 +116,10 @@ class RowGroups:
             ]
         except UserError:
             raise
+        except MemoryError as error:
+            raise UserError(
+                f"{self._files[number].path!r}: row group {group} does not fit into the memory that is left."
+            ) from error
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise UserError(

@@ -170,10 +170,18 @@ class DataSet:
     def load_usable(self, index: Int[np.ndarray, "instance"]) -> tuple[Any, Int64[np.ndarray, "instance"]]:
         """The content and its row numbers: an unusable instance is replaced by the next one of the set."""
         index = np.asarray(index, dtype=np.int64)
+        unusable_rows: set[int] = set()
         while True:
             try:
                 return self.store.take(self.rows[index]), index
             except Unreadable as unusable:
+                # a row that comes up again may mean that no row is left
+                if unusable.row in unusable_rows and np.isin(self.rows, [*unusable_rows]).all():
+                    raise UserError(
+                        f"data {self.name!r}: none of {counted(len(self), self.unit)} can be used; the last was "
+                        f"row {unusable.row}: {unusable.__cause__}."
+                    ) from unusable
+                unusable_rows.add(unusable.row)
                 index = np.where(self.rows[index] == unusable.row, (index + 1) % len(self), index)
 
     def order(self, seed: int, epoch: int) -> Int[np.ndarray, "instance"]:

@@ -107,8 +107,9 @@ class CrossCorrelation(AbstractPrior):
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
         views, encoders = choices["views"], parts["encoders"]
-        # a separate network of keys leaves the views that are keys only without an embedding
-        if views["count"] >= 2 and (views["symmetric"] or not encoders.separate_key_network):
+        # where keys are symbols or come from a network of their own, views that are keys alone have no embedding
+        every_view = not (encoders.separate_key_network or encoders.keys_are_symbols)
+        if views["count"] >= 2 and (views["symmetric"] or every_view):
             return None
         return (
             "prior was cross-correlation, which compares two views embedded by one network, with "
