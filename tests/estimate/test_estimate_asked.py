@@ -1,5 +1,6 @@
 """What people ask next: conditional information, KL, total correlation, rows, lags, tables, pictures; against closed forms."""
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -10,8 +11,9 @@ from scipy.stats import norm
 
 import nearfar as nf
 from nearfar.cli import main
-from nearfar.estimate.divergence import tail_gain
+from nearfar.estimate.divergence import kl_certificate, kl_scores, tail_gain
 from nearfar.estimate.ratios import stack
+from nearfar.parts.bounds import smallest_proven_alpha
 
 RNG = np.random.default_rng
 
@@ -73,6 +75,73 @@ def test_kl_between_two_normals(shift: float, scale: float) -> None:
     assert "NWJ" in result.at_least.certificate.condition
     with pytest.raises(nf.UserError, match="p has 2 columns and q 1"):
         nf.estimate_kl(rng.normal(size=(100, 2)), rng.normal(size=100))
+
+
+@pytest.mark.parametrize(("of_p", "of_q"), [(2, 2), (1, 3), (3, 2)])
+def test_bounds_of_two_samples_never_exceed_the_divergence(of_p: int, of_q: int) -> None:
+    """Song & Ermon 2020, Thm 1 and 2: every outcome of so many rows of p and q, of three states, for true and wrong log
+    ratios. What is called proven is at most KL in expectation; Donsker-Varadhan is not called so, and exceeds it."""
+    anchors, negatives = min(of_p, of_q), of_q // min(of_p, of_q)
+    least = smallest_proven_alpha(anchors, negatives)
+    bounds = [
+        nf.InfoNCE(),
+        nf.AlphaCPC(1.7),
+        nf.NWJ(),
+        nf.TUBA(0.4),
+        nf.MultiLabelCPC(least),
+        nf.MultiLabelCPC(1.2),
+    ]
+    assert all(kl_certificate(bound, of_p, of_q).status == "proven" for bound in bounds)
+    assert kl_certificate(nf.DonskerVaradhan(), of_p, of_q).status == "not covered"
+    rows = np.array(list(itertools.product(range(3), repeat=of_p + of_q)))
+    exceeds = False
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        p, q = rng.dirichlet(np.ones(3)), rng.dirichlet(np.ones(3))
+        f, truth = np.log(p / q) + (seed % 3) * rng.normal(size=3), float(nf.info.kl(p, q))
+        chances = p[rows[:, :of_p]].prod(1) * q[rows[:, of_p:]].prod(1)
+
+        def expectation(bound: nf.AbstractBound, chances: np.ndarray = chances, f: np.ndarray = f) -> float:
+            values = [float(bound(kl_scores(bound, f[row[:of_p]], f[row[of_p:]]))) for row in rows]
+            return float(chances @ values)
+
+        for bound in bounds:
+            assert expectation(bound) <= truth + 1e-9, bound
+        exceeds |= expectation(nf.DonskerVaradhan()) > truth + 0.01
+    assert exceeds
+
+
+@pytest.mark.parametrize("bound", ["infonce", "ml-cpc", "nwj", nf.AlphaCPC(2.0), "dv"], ids=str)
+def test_kl_by_a_named_bound(bound: str | nf.AbstractBound) -> None:
+    """KL(N(1, 1) || N(0, 1)) is 1/2; NWJ's limit stands where the bound proves nothing or has no ceiling."""
+    rng = np.random.default_rng(4)
+    p, q = 1 + rng.normal(size=500), rng.normal(size=900)
+    result, best = (nf.estimate_kl(p, q, bound=one, folds=2) for one in (bound, "auto"))
+    assert result.interval[0] <= 0.5 <= result.interval[1]
+    assert result.nats == pytest.approx(0.5, abs=0.15)
+    assert float(result.at_least) <= 0.5
+    assert result.at_least.certificate.status == "proven"
+    if bound in ("nwj", "dv"):
+        assert (result.at_least, result.at_least.bound) == (best.at_least, "nwj")
+        assert any("dv is not covered" in warning for warning in result.warnings) == (bound == "dv")
+    else:
+        assert result.at_least.bound != "nwj"
+        assert result.nats < result.at_least.certificate.ceiling  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("bound", "sentence"),
+    [
+        ("js", "bound was js, which does not estimate information"),
+        ("kl", "bound was 'kl'; expected auto"),
+        (nf.MultiLabelCPC(5.0), "bound.alpha was 5 with 1 negatives to a positive"),
+    ],
+    ids=["js", "kl", "alpha"],
+)
+def test_unsuitable_bounds_of_kl_are_refused(bound: str | nf.AbstractBound, sentence: str) -> None:
+    p, q = np.random.default_rng(0).normal(size=(2, 60))
+    with pytest.raises(nf.UserError, match=sentence):
+        nf.estimate_kl(p, q, bound=bound, folds=2)
 
 
 def test_kl_of_words_is_that_of_their_frequencies() -> None:

@@ -3,6 +3,7 @@
 The rows of both are put together with a label. A ratio r(z, label) gives log p(z) / q(z) = log r(z, p) - log
 r(z, q).
 On unseen rows the bound of NWJ holds for any function f: KL >= E_p[f] - E_q[e^f] + 1 (Nguyen et al. 2010).
+So do the others (Song & Ermon 2020, Thm 1 and 2): rows of p are the positives, rows of q the negatives of all.
 """
 
 import math
@@ -10,12 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from scipy.stats import norm
 
-from nearfar.core.types import Certificate
+from nearfar.core.abstract import AbstractBound
+from nearfar.core.schedules import START, at
+from nearfar.core.scores import Scores
+from nearfar.core.types import Certificate, NegativeSampling
 from nearfar.errors import UserError
-from nearfar.estimate.certificates import with_row_check
+from nearfar.estimate.bound_choice import candidate_bounds
+from nearfar.estimate.certificates import bound_name, with_row_check
 from nearfar.estimate.columns import stack_samples
 from nearfar.estimate.ratios import Ratio, SideMap, fit_stack
 from nearfar.estimate.result import AtLeast, NatsResult
@@ -30,6 +36,7 @@ from nearfar.estimate.settings import (
     MIN_SPREAD,
     TINY,
 )
+from nearfar.parts.bounds import NWJ, TUBA, MultiLabelCPC, smallest_proven_alpha
 from nearfar.system.hardware import one_thread
 
 OUTSIDE = (
@@ -38,6 +45,11 @@ OUTSIDE = (
     "sample shows how large it is otherwise; only at_least holds"
 )
 DEPENDENT = "rows of {} are copies of one another, or follow their neighbours as in a time series"
+CLAIM = (
+    "the ratio was fitted to other rows, and rows of p are contrasted with independent rows of q; then the value "
+    "never exceeds KL(p || q) in expectation; the mean over folds is taken as normal"
+)
+JACKKNIFE_GROUPS = 20  # of the rows of a fold
 
 
 @dataclass(frozen=True)
@@ -72,9 +84,21 @@ class FoldRatios:
     tail: Float[np.ndarray, "p_row"]  # what Gaussian tails would add, outside the range of q
 
 
-def estimate_kl(p: Any, q: Any, *, folds: int = 5, confidence: float = 0.9, seed: int = 0) -> Divergence:
+def estimate_kl(
+    p: Any,
+    q: Any,
+    *,
+    bound: str | AbstractBound = "auto",
+    folds: int = 5,
+    confidence: float = 0.9,
+    seed: int = 0,
+) -> Divergence:
     """KL(p || q) in nats, between the distributions of two samples with the same columns and independent
-    rows."""
+    rows.
+
+    `bound`: "auto" for the best estimate, with the limit of NWJ; or a bound or its name, whose value on unseen
+    rows is then the estimate. Its interval is that of the bound's expectation.
+    """
     table, p_rows = stack_samples(p, q, ("p", "q"))
     complete = table.complete
     sides = table.values[:p_rows][complete[:p_rows]], table.values[p_rows:][complete[p_rows:]]
@@ -101,8 +125,9 @@ def estimate_kl(p: Any, q: Any, *, folds: int = 5, confidence: float = 0.9, seed
         np.concatenate([fold.half_fit for fold in fitted]),
         np.concatenate([fold.tail for fold in fitted]),
     )
-    samples = len(sides[0]), len(sides[1])
-    return _divergence(ratios, confidence, samples, RowCheck("".join(dependent[:1])), notes)
+    samples, rows = (len(sides[0]), len(sides[1])), RowCheck("".join(dependent[:1]))
+    best = _divergence(ratios, confidence, samples, rows, notes)
+    return best if bound == "auto" else _by_bound(bound, fitted, best, rows)
 
 
 def _share_outside(p: np.ndarray, q: np.ndarray, kinds: np.ndarray) -> float:
@@ -209,3 +234,77 @@ def _lower_limit(on_p: np.ndarray, on_q: np.ndarray, errors: float) -> float:
     on_p, weight = np.minimum(on_p, highest), np.exp(np.minimum(on_q, highest))
     error = math.sqrt(on_p.var() / len(on_p) + _weight_variance(on_p, weight) / len(on_q))
     return float(on_p.mean() - weight.mean() + 1) - errors * error
+
+
+def _by_bound(
+    bound: str | AbstractBound, fitted: list[FoldRatios], best: Divergence, rows: RowCheck
+) -> Divergence:
+    """The mean of a bound over folds. What proves nothing, or has no ceiling, takes the limit of `best`."""
+    fewest = min(len(fold.on_p) for fold in fitted), min(len(fold.on_q) for fold in fitted)
+    if bound == "ml-cpc":
+        bound = MultiLabelCPC(smallest_proven_alpha(*_anchors_and_negatives(*fewest)))
+    chosen = next(iter(candidate_bounds(bound, "batch", min(fewest)).values()))
+    values = [value_and_error(chosen, fold.on_p, fold.on_q) for fold in fitted]
+    nats = float(np.mean([value for value, _ in values]))
+    error = math.hypot(*(error for _, error in values)) / len(values)
+    reach = float(norm.ppf((1 + best.confidence) / 2)) * math.sqrt(2.0) * error
+    claim, name = kl_certificate(chosen, *fewest), bound_name(chosen)
+    at_least, notes = best.at_least, best.warnings
+    if claim.status != "proven":
+        notes = (*notes, f"{name} is {claim.status}: {claim.condition}; at_least is that of NWJ")
+    elif claim.ceiling is not None:
+        certificate = with_row_check(claim, rows, grouped=False)
+        at_least = AtLeast(max(0.0, nats - reach), best.at_least.confidence, certificate, name)
+    return Divergence(nats, (nats - reach, nats + reach), best.confidence, at_least, best.samples, notes)
+
+
+def _anchors_and_negatives(of_p: int, of_q: int) -> tuple[int, int]:
+    """How ML-CPC divides rows: as many anchors as q can give at least one negative each."""
+    anchors = min(of_p, of_q)
+    return anchors, of_q // anchors
+
+
+def kl_certificate(bound: AbstractBound, of_p: int, of_q: int) -> Certificate:
+    """What a bound's value on so many unseen rows of p and q proves of KL(p || q)."""
+    anchors, negatives = (
+        _anchors_and_negatives(of_p, of_q) if isinstance(bound, MultiLabelCPC) else (of_p, of_q)
+    )
+    sampling = NegativeSampling(anchors, negatives, independent=True, held_out=True, batch_statistics=False)
+    claim = bound.certificate(sampling)
+    return Certificate("proven", CLAIM, claim.ceiling) if claim.status == "proven" else claim
+
+
+def kl_scores(bound: AbstractBound, on_p: np.ndarray, on_q: np.ndarray) -> Scores:
+    """Log ratios as one anchor, whose positives are all rows of p and whose negatives are all of q.
+
+    NWJ and TUBA are tight for another constant, which is added. ML-CPC separates p from a mixture with q, whose log
+    ratio saturates at log(m / alpha).
+    """
+    if isinstance(bound, MultiLabelCPC):
+        anchors, negatives = _anchors_and_negatives(len(on_p), len(on_q))
+        highest = math.log((1 + negatives) / at(bound.alpha, START))
+        on_p, on_q = (f - np.logaddexp(0, f - highest) for f in (on_p[:anchors], on_q[: anchors * negatives]))
+    constant = 1.0 if isinstance(bound, NWJ) else 0.0
+    if isinstance(bound, TUBA):
+        constant = at(bound.log_baseline, START)
+    positive, negative = (torch.from_numpy(f[None] + constant) for f in (on_p, on_q))
+    return Scores.of(positive, negative)
+
+
+def value_and_error(bound: AbstractBound, on_p: np.ndarray, on_q: np.ndarray) -> tuple[float, float]:
+    """A bound on a fold's unseen rows, and its standard error: the jackknife's over groups of rows, and what q's
+    rows add that may have missed where p is (`_weight_variance`).
+
+    f is cut at the logarithm of the number of q's rows, as in `_lower_limit`.
+    """
+
+    def measure(of_p: np.ndarray, of_q: np.ndarray) -> float:
+        return float(bound(kl_scores(bound, of_p, of_q)))
+
+    on_p, on_q = (np.minimum(f, math.log(len(on_q))) for f in (on_p, on_q))
+    groups, value, step = min(JACKKNIFE_GROUPS, len(on_p), len(on_q)), measure(on_p, on_q), 1e-4
+    without = [measure(*(np.delete(f, slice(k, None, groups)) for f in (on_p, on_q))) for k in range(groups)]
+    # how fast the value falls as the mean of e^f over q rises
+    slope = (value - measure(on_p, on_q + step)) / (step * np.exp(on_q).mean())
+    missed = max(0.0, float(np.exp(on_p).mean()) - 1) / len(on_q)
+    return value, math.hypot(math.sqrt((groups - 1) * np.var(without)), slope * math.sqrt(missed))
