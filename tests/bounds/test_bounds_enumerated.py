@@ -8,6 +8,7 @@ probability, so an expectation is a sum.
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -99,7 +100,14 @@ def test_vince_with_density_ratios_never_exceeds_the_information(negatives: int)
 
 @pytest.mark.parametrize("negatives", [1, 2])
 def test_vince_with_the_least_ratio_never_exceeds_the_information(negatives: int) -> None:
-    """Cor. 3.1.2: c = prod inf p / q is at most 1, so the value is at most log K - K + 1."""
+    """Cor. 3.1.2: c = prod inf p / q is at most 1, so the value is at most log K - K + 1. It is printed as a lower bound of
+    VINCE, too, which fails where the logarithm is negative: a critic that prefers what does not belong together."""
+    acceptance = torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+    wrong = World(fair_coin().joint, -fair_coin().critic, acceptance)
+    ratio = wrong.joint.sum(0) / wrong.proposal
+    smallest = ratio.amin(1, keepdim=True).expand_as(ratio)
+    assert wrong.expectation(1, wrong.proposal, ratio) - 1 == pytest.approx(-30.65, abs=0.01)
+    assert wrong.expectation(1, wrong.proposal, smallest) - 1 == pytest.approx(-15.83, abs=0.01)
     for world in WORLDS:
         least = (world.joint.sum(0) / world.proposal).amin(1, keepdim=True).expand_as(world.proposal)
         value = world.expectation(negatives, world.proposal, least) - negatives
@@ -511,8 +519,15 @@ def test_posterior_is_likelihood_times_prior_over_evidence() -> None:
     assert (posterior - likelihood * a / b).abs().max() > 0.1
 
 
-def test_log_of_a_mean_is_at_least_the_mean_of_logs() -> None:
-    """Sáez Maldonado 2021, Prop. 9: the log of a mean is at least the mean of the logs."""
+@pytest.mark.parametrize(
+    "concave", [torch.log, torch.sqrt, lambda x: -x.square()], ids=["log", "sqrt", "-square"]
+)
+def test_a_concave_function_of_a_mean_is_at_least_the_mean_of_its_values(
+    concave: Callable[[Tensor], Tensor],
+) -> None:
+    """Sáez Maldonado 2021, Prop. 9: f of a mean is at least the mean of f; equal where all values are, and there alone."""
     for seed in range(10):
         p, q, _ = two_distributions(seed)
-        assert float((p * q).sum().log()) >= float((p * q.log()).sum()) - 1e-15
+        assert float(concave((p * q).sum()) - (p * concave(q)).sum()) > 1e-9
+        equal = q[:1].expand(3)
+        assert float(concave((p * equal).sum()) - (p * concave(equal)).sum()) == pytest.approx(0, abs=1e-12)

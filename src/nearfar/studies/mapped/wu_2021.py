@@ -20,6 +20,6 @@ Table 6 | Cave and +C_i | nearfar study family recipes=la,instdisc,instdisc-cave
 Fig. 1 | ball and ring around an instance | nearfar recipes instdisc-ring | not possible here | a drawing: nothing to compute
 Fig. 2 | thresholds and annealing policies | nearfar study thresholds | not reproduced | (a) 14 of 14 verdicts cannot be told apart. (b, c) come out as told: `nearfar study annealing`, 2 seeds, policies end alike, kNN 40.5 ± 0.0 to 40.9 ± 0.2, and adaptive edges reach 0.8 ± 0.1 and 0.9 (docs/results/images.md)
 App. A.1 | an unrestricted q bounds nothing | tests/bounds/test_bounds_truth.py::test_a_ring_can_exceed_the_truth | tested | `Ring` of the less similar: 0.0654 > 0 = I; erratum: the value does not go to infinity, it is at most log k
-App. C | the number of negatives | nearfar study negatives | not reproduced | k from 16 to 4,096, 2,500 images of 12 px, 10 epochs, 2 seeds: IRing above IR by -0.1 to +1.2 points linear, 7 of 8 intervals hold zero; MoCoRing by -0.4 to +1.0, all do (docs/results/studies.md); the paper prints no figures
+App. C | the number of negatives | nearfar study negatives | not reproduced | k from 16 to 4,096, 2,500 images of 12 px, 10 epochs, 2 seeds: IRing above IR by -0.2 to +1.2 points linear, 7 of 8 intervals hold zero; MoCoRing by -0.4 to +1.0, all do (docs/results/studies.md); the paper prints no figures
 App. D | settings of detection | tests/detect/test_detect.py::test_c4_head_is_the_fourth_stage | tested | `R18-C4` for VOC beside FPN, and a reader of Pascal VOC; its figures take ImageNet weights (Table 4)
 """
