@@ -8,11 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
+from torch import nn
 
+import nearfar as nf
+from nearfar.config.building import build_method
 from nearfar.config.resolving import resolve
 from nearfar.core.schedules import Progress, at, parse_value
+from nearfar.data import open_data
 from nearfar.errors import UserError
+from nearfar.modalities.image import IMAGE
 from nearfar.modalities.image.views import pipelines
 from nearfar.studies import critics, curricula, instance_discrimination, rings, run_study, thesis
 from nearfar.studies.comparison import Claim, Comparison, PaperColumn, make_result, verdict
@@ -37,6 +43,7 @@ COMPARISONS = {
     "curricula": curricula.curricula(SETUP),
     "adaptive-curricula": curricula.adaptive_curricula(SETUP),
     "byol-target": thesis.byol_target(SETUP),
+    "byol-norms": thesis.byol_norms(SETUP),
     "pooling": pooling(SETUP),
     "temperature": instance_discrimination.temperature(SETUP),
     "critics": critics.critics(SETUP),
@@ -314,3 +321,56 @@ def test_byol_arms_are_what_they_are_called() -> None:
     assert settings["tau 0.99"].weight_decay > 0
     assert settings["no predictor"].encoders["predictor"] == "none"
     assert settings["tau 0.99"].encoders["predictor"] == "mlp"
+
+
+def test_byol_norms_are_where_the_arms_say() -> None:
+    """Batch norm in backbone and heads, in one, in neither; arms without it embed an image whatever its batch is."""
+    places = {
+        "batch norm": (True, True),
+        "batch norm in the heads": (False, True),
+        "batch norm in the backbone": (True, False),
+    }
+    x = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    for name, arm in COMPARISONS["byol-norms"].arms.items():
+        changes = {"backbone": SETUP.backbone, **arm.budget, **arm.changes}
+        method = build_method(
+            resolve(arm.recipe, "x", changes), IMAGE.reader.example_description(40).resized(8)
+        )
+        network: Any = method.encoders.network.train()
+        in_backbone, in_heads = (
+            any(isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) for layer in part.modules())
+            for part in (network.backbone, network.head)
+        )
+        assert (in_backbone, in_heads) == places.get(name, (False, False)), name
+        if name not in places:
+            torch.testing.assert_close(network(x)[:1], network(x[:1]), rtol=1e-4, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------ critics
+
+
+@pytest.mark.parametrize("critic", ["cosine", "joint"])
+def test_nats_of_a_critic_are_infonce_over_pairs_of_test_images(critic: str, tmp_path: Path) -> None:
+    """By loops over all pairs of two views, in both directions; at most the log of the number of images."""
+    config = {
+        "epochs": 1,
+        "image_size": 8,
+        "backbone": "resnet8-w8",
+        "critic": critic,
+        "batch_size": 32,
+        "probe_every": 0,
+    }
+    images = open_data("digits")
+    run = nf.pretrain("simclr", images.subset(np.arange(64)), tmp_path / "run", config=config, quiet=True)
+    test = images.subset(np.arange(100, 130))
+    nats = critics.held_out_nats(run, test)["nats"]
+    rows = np.arange(30)
+    method = run.method().eval()
+    with torch.no_grad():
+        encoders: Any = method.encoders
+        u, v = (encoders.network(view) for view in run.views()(test.load(rows), 1, 0, rows))
+        values = []
+        for f in (method.critic.cross(u, v), method.critic.cross(v, u)):
+            values += [float(f[i, i]) - float(f[i].exp().mean().log()) for i in range(30)]
+    assert nats == pytest.approx(np.mean(values), abs=1e-4)
+    assert nats < math.log(30)
