@@ -336,7 +336,8 @@ def test_byol_norms_are_where_the_arms_say() -> None:
         method = build_method(
             resolve(arm.recipe, "x", changes), IMAGE.reader.example_description(40).resized(8)
         )
-        network: Any = method.encoders.network.train()
+        encoders: Any = method.encoders
+        network = encoders.network.train()
         in_backbone, in_heads = (
             any(isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) for layer in part.modules())
             for part in (network.backbone, network.head)
@@ -359,6 +360,7 @@ def test_nats_of_a_critic_are_infonce_over_pairs_of_test_images(critic: str, tmp
         "critic": critic,
         "batch_size": 32,
         "probe_every": 0,
+        "precision": "fp32",
     }
     images = open_data("digits")
     run = nf.pretrain("simclr", images.subset(np.arange(64)), tmp_path / "run", config=config, quiet=True)
@@ -368,7 +370,8 @@ def test_nats_of_a_critic_are_infonce_over_pairs_of_test_images(critic: str, tmp
     method = run.method().eval()
     with torch.no_grad():
         encoders: Any = method.encoders
-        u, v = (encoders.network(view) for view in run.views()(test.load(rows), 1, 0, rows))
+        views = run.views()(test.load(rows), 1, 0, rows)
+        u, v = (method.critic.prepare(encoders.network(view)) for view in views)
         values = []
         for f in (method.critic.cross(u, v), method.critic.cross(v, u)):
             values += [float(f[i, i]) - float(f[i].exp().mean().log()) for i in range(30)]
