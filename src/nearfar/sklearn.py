@@ -72,8 +72,7 @@ def _column_information(
 
 
 class RunFeatures(TransformerMixin, BaseEstimator):
-    """Features of a run's frozen encoder as a transformer: images, or what the run was trained on, to
-    (n, dim)."""
+    """Features of a run's frozen encoder as a transformer: what it was trained on, to (n, dim)."""
 
     def __init__(self, run: Any) -> None:
         self.run = run

@@ -49,11 +49,11 @@ def test_the_test_set_belongs_to_the_data() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"images": 1}, "images was 1; expected whole numbers from 2"),
+        ({"images": 1}, "images was 1; expected a whole number from 2"),
         ({"epochs": 0}, "epochs was 0"),
         ({"size": 4}, "size was 4"),
-        ({"seeds": 0}, "seeds was 0; expected whole numbers from 1"),
-        ({"jobs": 0}, "jobs was 0; expected whole numbers from 1"),
+        ({"seeds": 0}, "seeds was 0; expected a whole number from 1"),
+        ({"jobs": 0}, "jobs was 0; expected a whole number from 1"),
         ({"batch": 500, "images": 100}, "batch was 500; with images=100 expected 2 to 100"),
     ],
 )

@@ -16,9 +16,9 @@ from nearfar.studies.family_long import (
     LongSetup,
     SampleSizes,
     best_edges,
-    choose_names,
     progress_remarks,
 )
+from nearfar.studies.frame import choose
 
 DATA = ["data=digits", "on=validation", "images=80", "epochs=1", "size=8", "batch=40", "seeds=1", "jobs=1"]
 TOY = [*DATA, "questions=ring", "recipes=simclr", "sweep_images=80", "sweep_epochs=1", "transfer="]
@@ -88,6 +88,6 @@ def test_long_study_resumes(tmp_path: Path) -> None:
 
 
 def test_questions_are_named() -> None:
-    assert choose_names("all", QUESTIONS, "questions") == list(QUESTIONS)
+    assert choose("all", QUESTIONS, "questions") == list(QUESTIONS)
     with pytest.raises(UserError, match="rings is not one of the questions"):
-        choose_names("rings", QUESTIONS, "questions")
+        choose("rings", QUESTIONS, "questions")

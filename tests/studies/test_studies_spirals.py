@@ -204,5 +204,5 @@ def test_bad_option_is_one_sentence(tmp_path: Path, word: str, sentence: str) ->
 
 
 def test_bad_number_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="points was 5; expected whole numbers from 128"):
+    with pytest.raises(UserError, match="points was 5; expected a whole number from 128"):
         run_study(STUDIES[0], tmp_path, ["points=5"])

@@ -1,8 +1,7 @@
 """From settings to a `Method`: copies of the parts meet the data, and parts are checked against one another.
 
 A part is its settings until its method meets the data. Then `meet` makes its weights and memories: encoders
-are told what they are shown (`InputSpec`), the other parts the sizes of the data and of the embeddings
-(`Sizes`).
+are told what they are shown (`InputSpec`), the other parts the sizes of data and embeddings (`Sizes`).
 """
 
 import copy
@@ -68,8 +67,7 @@ def build_method(settings: Settings, data: Description, objects: Parts = NONE) -
 
 
 def _inputs(settings: Settings, data: Description, module: nn.Module | None) -> InputSpec:
-    """What the networks receive, and how a backbone is made: of this name, or a copy of the caller's
-    module."""
+    """What the networks receive, and how a backbone is made: by this name, or as a copy of the caller's."""
     networks = settings.modality.networks
     inputs = networks.inputs(
         networks.smallest if module is not None else settings.backbone, settings.views, data
@@ -91,8 +89,7 @@ def _inputs(settings: Settings, data: Description, module: nn.Module | None) -> 
 
 
 def _scored_width(encoders: AbstractEncoders, section: Mapping[str, Any]) -> int:
-    """The width of anchors and keys: that of the encoders, of their network, or of the setting that says
-    it."""
+    """The width of anchors and keys: of the encoders, of their network, or as the settings say."""
     if encoders.scored_width is not None:
         return encoders.scored_width
     for network in encoders.view_networks():
@@ -105,8 +102,7 @@ def _scored_width(encoders: AbstractEncoders, section: Mapping[str, Any]) -> int
 
 
 def check_together(sections: Sections, objects: Parts = NONE) -> None:
-    """Refuses parts that would learn nothing together: by what parts declare, then by each part's
-    `conflict`."""
+    """Refuses parts that would learn nothing together, by what they declare, then by their `conflict`."""
     parts = {
         choice: objects[choice] if choice in objects else kinds[sections[choice]["name"]]
         for choice, kinds in PARTS_BY_CHOICE.items()

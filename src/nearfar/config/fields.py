@@ -1,7 +1,6 @@
 """The scalar settings of a run: name, default and description.
 
-`Settings` (settings.py) adds types and limits. This module imports nothing heavy, so that `--help` can read
-it at once.
+`Settings` (settings.py) adds types and limits. Nothing heavy is imported, so `--help` is fast.
 """
 
 from dataclasses import dataclass
@@ -14,8 +13,7 @@ CHOSEN_LATER = "by the data and the machine"
 
 @dataclass(frozen=True)
 class SettingField:
-    """A setting's default and what `--help` says about it; `shown_default` where the default depends on the
-    data."""
+    """A setting's default and description; `shown_default` where the default depends on the data."""
 
     default: Any
     description: str

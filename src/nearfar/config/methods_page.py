@@ -1,7 +1,6 @@
 """The recipes as one page of Markdown, written anew whenever the site is built, so it cannot drift.
 
-Certificates come from the methods themselves, built on torch's meta device, where tensors have shapes but no
-memory.
+Certificates come from the methods themselves, built on torch's meta device (shapes without memory).
 """
 
 from collections.abc import Iterator, Mapping

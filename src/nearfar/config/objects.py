@@ -82,8 +82,7 @@ def split_objects(recipe: Any, *layers: Mapping[str, Any]) -> Request:
 
 
 def is_planned(encoders: AbstractEncoders) -> bool:
-    """Whether encoders were made from settings alone: their networks are made when the method meets its
-    data."""
+    """Whether encoders were made from settings alone: their networks are made in `meet`."""
     if encoders.built_in_backbone is None:
         return planned_head(encoders) is not None
     return isinstance(encoders, nn.Module) and next(encoders.parameters(), None) is None
@@ -171,8 +170,7 @@ def _as_views_section(views: Any) -> dict[str, Any] | None:
 
 
 def _is_untrained(module: nn.Module) -> bool:
-    """No weights but learnt numbers at their start, and buffers that hold nothing yet: all of a buffer is
-    one value."""
+    """No weights but learnt numbers at their start, and buffers of one repeated value."""
     learnt = {id(child.offset) for child in module.modules() if isinstance(child, LearntNumber)}
     if any(id(weight) not in learnt or weight.item() != 0 for weight in module.parameters()):
         return False

@@ -51,8 +51,7 @@ _NUMBER = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][-+]?\d+)?|[-+]?\.inf|\
 
 
 def load_yaml(text: str) -> Any:
-    """The content of YAML text, with numbers as people write them; raises `yaml.YAMLError` for anything
-    else."""
+    """The content of YAML text, with numbers as people write them; raises `yaml.YAMLError`."""
     try:
         return numbers(yaml.load(text, _PlainLoader))
     # nesting beyond the recursion limit; "\UFFFFFFFF" is no character

@@ -59,8 +59,7 @@ def check_settings(part: Callable[..., Any], raw: Mapping[str, Any], prefix: str
 
 
 def convert(raw: Any, annotation: Any, key: str) -> Any:
-    """A raw setting as the annotated type, or an error that names the key, the value and what was
-    expected."""
+    """A raw setting as the annotated type, or an error with the key, the value and what was expected."""
     try:
         return _adapter(annotation).validate_python(raw, context={"key": key})
     except ValidationError as problem:
@@ -123,8 +122,7 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
 
 
 def _setting_type(annotation: Any) -> Any:
-    """The annotation with the ways people may write its values: 1e3 for 1000, none for None, a list for a
-    tuple."""
+    """The annotation with the ways people write its values: 1e3 for 1000, none for None, lists for tuples."""
     if annotation in _SETTING_TYPES:
         return _SETTING_TYPES[annotation]
     origin, inner = get_origin(annotation), get_args(annotation)

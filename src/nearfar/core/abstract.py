@@ -43,8 +43,7 @@ from nearfar.errors import UserError
 
 
 def settable(part: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters of a part's constructor that are settings: those with a default that can be passed by
-    position."""
+    """The parameters of a part's constructor that are settings: positional ones with a default."""
     parameters = inspect.signature(part).parameters.values()
     return {
         p.name: p
@@ -138,8 +137,7 @@ class AbstractViews(AbstractPart, ABC):
     def __call__(
         self, instances: Any, seed: int, epoch: int, index: Int64[np.ndarray, "instance"]
     ) -> tuple[Any, ...]:
-        """`count` views of loaded instances, each a tensor (instance, ...) or a tree of such; `index` are
-        their numbers in the data."""
+        """`count` views of loaded instances `index`, each a tensor (instance, ...) or a tree of such."""
 
     def transform(self, views: tuple[Any, ...], progress: Progress) -> tuple[Any, ...]:
         """The views as the encoders receive them."""
@@ -180,11 +178,9 @@ class AbstractViewSettings(AbstractPart, ABC):
 
 
 class AbstractEncoders(AbstractPart, ABC):
-    """Embeds views: `encode` returns embeddings of the requested views, `advance` moves copies that follow
-    slowly.
+    """Embeds views: `encode` returns embeddings of the requested views, `advance` moves slow copies.
 
-    Keys of different networks are never candidates beside each other: `group_of` gives the group of a key, of
-    `key_groups`.
+    Keys of different networks are never candidates beside each other: `group_of` is the group of a key.
     """
 
     key_groups: int = 1
@@ -299,8 +295,7 @@ class AbstractCritic(AbstractPart, ABC):
     measure: str = "score"  # name of what `similarity` returns
 
     def prepare(self, embedding: Embedding) -> Embedding:
-        """Brings an embedding to the form that is scored and stored, e.g. unit length. Default: as it is, in
-        float32 at least."""
+        """An embedding in the form that is scored and stored, e.g. unit length. Default: float32 at least."""
         return at_least_float32(embedding)
 
     @abstractmethod
@@ -369,8 +364,7 @@ class AbstractNegatives(AbstractPart, ABC):
     def setup(
         self, key_groups: int, group_of: Callable[[int], int], prepare: Callable[[Tensor], Tensor]
     ) -> None:
-        """Called once by `Method`: the groups of keys (`AbstractEncoders.group_of`) and the critic's
-        `prepare`."""
+        """Called once by `Method`, with the groups of keys and the critic's `prepare`."""
 
     def prefill_size(self) -> int:
         """How many instances to show it before the first step."""
@@ -433,16 +427,14 @@ class AbstractSelection(AbstractPart, ABC):
         return False
 
     def refresh(self, embedding: Float[Tensor, "instance dim"]) -> None:
-        """Renews its memory from an embedding of every instance, row i that of instance i; zeros: not
-        known."""
+        """Renews its memory from an embedding of every instance, row i of instance i; zeros: unknown."""
 
     def assign(self, groups: Int[Tensor, "instance"]) -> None:
         """Sets the group of every instance, once before the first step; below 0: not known."""
         raise UserError(f"{type(self).__name__} takes no groups")
 
     def cluster_ids(self) -> Int[Tensor, "run instance"] | None:
-        """The cluster of every instance in each run of k-means, -1: none yet; None: it does not use
-        clusters."""
+        """The cluster of every instance in each run of k-means, -1: none yet; None: no clusters are used."""
         return None
 
     def startup_warning(self) -> str | None:
@@ -450,8 +442,7 @@ class AbstractSelection(AbstractPart, ABC):
         return None
 
     def coverage(self, scores: Scores, context: Context | None = None) -> Coverage | None:
-        """For which share of anchors Wu et al. 2021, Thm 3.1 covers what it keeps; None: it cannot be
-        measured."""
+        """For which share of anchors Wu et al. 2021, Thm 3.1 covers what it keeps; None: not measurable."""
         return None
 
 
@@ -473,8 +464,7 @@ class AbstractBound(AbstractPart, ABC):
 
     @abstractmethod
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
-        """What the number proves. Without progress for the whole run: proven only if every value of a
-        schedule is covered."""
+        """What the number proves. Without progress: of the whole run, so every value of a schedule counts."""
 
     def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float | None:
         """The highest value there can be, in nats; None: no limit. Without progress the highest of the whole
@@ -494,8 +484,7 @@ class AbstractBound(AbstractPart, ABC):
 
 
 class AbstractPrior(AbstractPart, ABC):
-    """A loss of the embeddings as a whole, added to that of the bound, its weight included. It changes
-    nothing.
+    """A loss of the embeddings as a whole, its weight included, beside the bound's. It changes nothing.
 
     `encoded` has the rows of all processes, in float32 at least, before the critic prepares them:
     `Encoded.embeddings_per_view`, and `Encoded.supervision` where the encoders give it.

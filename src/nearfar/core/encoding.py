@@ -133,8 +133,7 @@ def _recomputed(
 
 @contextmanager
 def forbid_inplace_inputs(views: Any) -> Iterator[None]:
-    """Refuses networks that change their input in place: the momentum network and the second pass of a chunk
-    would see other values."""
+    """Refuses networks that change their input in place: other passes would see the changed values."""
     leaves = [leaf for leaf in tree_leaves(views) if isinstance(leaf, Tensor) and not leaf.is_inference()]
     previous = [(leaf._version, _edge_bytes(leaf)) for leaf in leaves]
     yield
@@ -146,8 +145,7 @@ def forbid_inplace_inputs(views: Any) -> Iterator[None]:
 
 
 def _edge_bytes(leaf: Tensor) -> bytes:
-    """The bytes of the first and last instance on a CPU. torch does not count writes through numpy or
-    `.data`."""
+    """The bytes of the first and last instance on a CPU: torch does not count writes through numpy."""
     if leaf.device.type != "cpu" or leaf.layout is not torch.strided or not leaf.ndim or not len(leaf):
         return b""
     edges = (leaf[row].detach().reshape(-1) for row in (0, -1))
@@ -178,8 +176,7 @@ def encode_shuffled(
 
 
 def chunks(batch: Batch, size: int) -> list[Batch]:
-    """Parts of at most `size` instances and almost equal size: a last part of one instance would have no
-    batch statistics."""
+    """Parts of at most `size` instances and almost equal size: one instance has no batch statistics."""
     count = -(-len(batch.index) // size)
     bounds = [len(batch.index) * k // count for k in range(count + 1)]
     return [batch.rows(slice(a, b)) for a, b in pairwise(bounds)]
@@ -213,8 +210,7 @@ def _concatenate(parts: Sequence[Encoded], sizes: Sequence[int]) -> Encoded:
 
 @torch.no_grad()
 def mean_updates(passes: Sequence[BufferUpdates]) -> BufferUpdates:
-    """The mean of the buffer updates of several passes; integer buffers (counts) are taken from the first
-    pass."""
+    """The mean of the buffer updates of several passes; counts (integers) are those of the first."""
     means = []
     for updates in zip(*passes, strict=True):
         child, name, value = updates[0]

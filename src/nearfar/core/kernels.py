@@ -124,8 +124,7 @@ class _Value(torch.autograd.Function):
 
 
 class _Gradient(torch.autograd.Function):
-    """The gradient as a function of inputs and gradients at the outputs, so that it can be differentiated in
-    turn."""
+    """The gradient as a differentiable function of inputs and of gradients at the outputs."""
 
     @staticmethod
     def forward(
@@ -167,8 +166,7 @@ Keep = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class LogSumExp(Kernel):
-    """(anchors, keys) -> log-sum-exp per anchor, how many candidates count, and their mean weighted by
-    e^score (where it is known).
+    """(anchors, keys) -> log-sum-exp per anchor, number of candidates, their mean weighted by e^score.
 
     `index` and `key_index` say whose anchors and candidates are. Candidates of the anchor's own instance and
     empty places do not count. Of the others those count that `keep` selects (None: all); it is called again in
@@ -307,8 +305,7 @@ class LogSumExp(Kernel):
 
 
 def score_tiles(anchors: Tensor, keys: Tensor, tile: int) -> Iterator[tuple[slice, Tensor]]:
-    """Slices of at most `tile` anchors and their scores with all keys, in one buffer that the next tile
-    reuses."""
+    """Slices of at most `tile` anchors and their scores with all keys, in one buffer that is reused."""
     buffer = keys.new_empty(min(tile, len(anchors)), len(keys))
     for start in range(0, len(anchors), tile):
         part = slice(start, min(start + tile, len(anchors)))
@@ -411,8 +408,7 @@ class SymmetricLogSumExp(Kernel):
 
     The matrix of scores is symmetric, so the blocks on and above the diagonal are enough: the row sums of a
     block belong to i, its column sums to j. With g the gradient at the output and s the sums, the gradient at
-    z_i is the sum over j of e^(z_i . z_j) (g_i / s_i + g_j / s_j) z_j: one exponential and two products for
-    each pair of blocks.
+    z_i is the sum over j of e^(z_i . z_j) (g_i / s_i + g_j / s_j) z_j: two products for each pair of blocks.
     """
 
     largest: float
@@ -442,8 +438,7 @@ class SymmetricLogSumExp(Kernel):
         return (inner(rows, rows).masked_fill(itself, -torch.inf).logsumexp(dim=1),)
 
     def _blocks(self, rows: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-        """e^(score - largest) of the blocks on and above the diagonal, which is 0, in one buffer that the
-        next block reuses."""
+        """e^(score - largest) of the blocks on and above the diagonal, which is 0, in one reused buffer."""
         side = min(SQUARE, len(rows))
         width = side * torch.get_num_threads()
         buffer = rows.new_empty(side * width)
@@ -464,8 +459,7 @@ class SymmetricLogSumExp(Kernel):
 
 @dataclass(frozen=True)
 class SoftplusSum(Kernel):
-    """(anchors, keys, bias) -> sum_j log(1 + e^(u_i . v_j + bias)) for every i; `bias` is a tensor of one
-    number."""
+    """(anchors, keys, bias) -> sum_j log(1 + e^(u_i . v_j + bias)) for every i; `bias` is one number."""
 
     tile: int
 

@@ -1,5 +1,4 @@
-"""Channels-last weights and views, which CPU convolutions are fastest with, except where the layout is
-unsafe.
+"""Channels-last weights and views: fastest for CPU convolutions, and left out where it is unsafe.
 
 oneDNN, as torch 2.15.0 ships it, writes past the end of a buffer in the weight gradient of a strided 1x1
 convolution in channels-last layout with 2 to 15 input channels: a segmentation fault, or a damaged heap. A

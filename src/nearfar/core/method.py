@@ -73,8 +73,7 @@ SamplingKind = tuple[int, int, int, bool]
 
 
 class Method(nn.Module):
-    """Views → encoders → negatives → selection → bound, with a critic that scores pairs and an optional
-    prior.
+    """Views → encoders → negatives → selection → bound, with a critic that scores and an optional prior.
 
     `views` may be left out where batches already hold them. `symmetric`: every ordered pair of views is
     contrasted, otherwise the first with each other one (default: as the views say, else True). `chunk`: score
@@ -338,8 +337,7 @@ class Method(nn.Module):
         return replace(gathered, codes=codes)
 
     def _batch_groups(self, batch: Batch) -> dict[str, Int[Tensor, "instance"]]:
-        """The columns of the batch that selections go by without having been assigned groups of all
-        instances."""
+        """The columns that selections go by and that only the batch has."""
         columns = {"self": batch.index, **batch.groups}
         if batch.labels is not None:
             columns |= {"label": batch.labels, "known-label": batch.labels}

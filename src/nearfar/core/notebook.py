@@ -36,8 +36,7 @@ def cards_html(cards: Mapping[str, tuple[str, Mapping[str, Any]]]) -> str:
 
 
 def make_figure(titles: Sequence[str], width: float = 3.2, height: float = 2.4) -> tuple[Any, list[Any]]:
-    """A matplotlib figure with a panel for each title, of this size in inches. Notebooks show it whatever
-    their backend is."""
+    """A matplotlib figure with a panel for each title, of this size in inches, shown by any backend."""
     from matplotlib.figure import Figure
 
     class NotebookFigure(Figure):
@@ -54,8 +53,7 @@ def make_figure(titles: Sequence[str], width: float = 3.2, height: float = 2.4) 
 
 
 def bar_figure(bars: Mapping[str, Mapping[str, Any]]) -> Any:
-    """A panel for each protocol with a bar for each kind of features. A bar is a `Figure` of results: a share
-    in [0, 1] with its interval."""
+    """A panel for each protocol, a bar for each kind of features: a `Figure`, a share with its interval."""
     figure, panels = make_figure(list(bars))
     for axes, panel in zip(panels, bars.values(), strict=True):
         values = [100 * bar.value for bar in panel.values()]

@@ -28,8 +28,7 @@ def uniforms(
     seed: int, epoch: int, index: Int[np.ndarray, "image"], view: int, slots: int, operation: str = ""
 ) -> Float[np.ndarray, "image slots"]:
     """`slots` numbers in [0, 1) for one view of each image: the same for the same arguments, always. Each
-    `operation` has numbers of its own, whatever others there are; without a name, those of the kernel's
-    pipeline."""
+    `operation` has numbers of its own; without a name they are those of the kernel's pipeline."""
     with np.errstate(over="ignore"):
         word = np.full(len(index), seed % 2**64, dtype=np.uint64)
         for part in (epoch, index, view):
@@ -57,8 +56,7 @@ def order(seed: int, epoch: int, size: int) -> Int[np.ndarray, "image"]:
 def windowed_order(
     seed: int, epoch: int, block: Int[np.ndarray, "row"], window: int
 ) -> Int[np.ndarray, "row"]:
-    """The order in which epoch `epoch` visits rows that are read by blocks: `block` is the number of each
-    row's.
+    """The order of an epoch of rows that are read by blocks; `block` is the number of each row's block.
 
     Blocks are shuffled, and row r of the block at place p goes to (p + window u_r) mod blocks, u_r uniform in
     [0, 1): at any moment rows of `window` blocks are mixed, new blocks come in one at a time, and the last
@@ -94,8 +92,7 @@ def _places(seed: int, epoch: int, block: Int[np.ndarray, "row"], window: int) -
 
 
 def word_grid(seed: int, rows: Int[Tensor, "row"], columns: int) -> Int[Tensor, "row column"]:
-    """53 random bits for every (row, column): the same for the same place, whichever rows are requested
-    together."""
+    """53 random bits for every (row, column), whichever rows are requested together."""
     words = _mixed(_mixed(rows + seed)[:, None] + torch.arange(columns, device=rows.device))
     return (words >> 11) & (2**53 - 1)
 
@@ -123,8 +120,7 @@ def words_at(seed: int, row: int, columns: Int[np.ndarray, "place"]) -> Int[np.n
 
 
 def _mixed(word: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
-    """The splitmix64 finaliser in torch's signed integers, which wrap as unsigned ones do; shifts lose the
-    sign's copies."""
+    """The splitmix64 finaliser in torch's signed integers, which wrap; shifts lose copies of the sign."""
     word = word + _signed(0x9E3779B97F4A7C15)
     word = (word ^ ((word >> 30) & (2**34 - 1))) * _signed(0xBF58476D1CE4E5B9)
     word = (word ^ ((word >> 27) & (2**37 - 1))) * _signed(0x94D049BB133111EB)

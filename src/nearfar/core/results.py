@@ -1,5 +1,4 @@
-"""What an evaluation measured, typed, and its JSON (the object that `nearfar evaluate --json` prints and
-evaluation.json stores).
+"""Results of evaluations, typed, and their JSON (`nearfar evaluate --json`, evaluation.json).
 
     Result       train, test, settings, figures by protocol, baselines by name, notes
     Measurement  one protocol's figures by name ("top1", "nmi", …), with details
@@ -73,8 +72,7 @@ _SIDE_KEYS = ("interval", "interval_top5", "intervals", "spread", "draws", "answ
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured number. `interval`: of confidence; `spread`: the sample deviation over repetitions; `draws`:
-    their values."""
+    """A measured number, its confidence `interval`, the sample deviation `spread` of repetitions `draws`."""
 
     value: float
     interval: Interval | None = None
@@ -88,8 +86,7 @@ class Figure:
 
     @classmethod
     def mean(cls, draws: Sequence[float], samples: float | None = None) -> "Figure":
-        """The mean ± spread of several draws; with `samples`, also Wilson's interval of an accuracy on so
-        many."""
+        """The mean ± spread of several draws; with `samples`, also Wilson's interval of an accuracy."""
         value, spread = mean_and_spread(draws)
         return cls(value, None if samples is None else wilson(value, samples), spread, tuple(draws))
 
@@ -200,8 +197,7 @@ class Measurement(_ReadsAsJson):
         return next(iter(self.figures.values()))
 
     def titles(self) -> dict[str, str]:
-        """The figures to show, in the order of tables, with their titles. Of five classes or fewer, top-5
-        says nothing."""
+        """The figures to show, in order, with their titles. Of five classes or fewer, top-5 is left out."""
         classes = self.details.get("classes")
         hidden = ("top5",) if is_number(classes) and classes <= 5 else ()
         return {
@@ -211,8 +207,7 @@ class Measurement(_ReadsAsJson):
         }
 
     def text(self, name: str) -> str:
-        """`58.1 % (57.1–59.1)`: a figure with its interval and spread, or nats with their standard error; `–`
-        where there is none."""
+        """`58.1 % (57.1–59.1)`: a figure with its interval and spread, or nats ± error; `–` without one."""
         if name not in self.figures:
             return "–"
         figure, error = self.figures[name], self.details.get("error")
@@ -290,8 +285,7 @@ def display_name(path: str) -> str:
 def mean_over_draws(
     draws: Sequence[Measurement], samples: float | None, details: Mapping[str, Any] | None = None
 ) -> Measurement:
-    """The mean of each figure; spread and draws of the first. `samples`: the size of the test set, for
-    Wilson's intervals."""
+    """The mean of each figure; spread and draws of the first. `samples`: of the test set, for Wilson."""
     names = list(draws[0].figures)
     shared = {key: value for key, value in draws[0].details.items() if key == "classes"}
     columns = {name: [draw.figures[name].value for draw in draws] for name in names}
@@ -324,8 +318,7 @@ class Result(_ReadsAsJson):
         return f"{table_html(self.rows())}<small>{escape(self._caption())}</small>"
 
     def rows(self, paths: Iterable[str] | None = None) -> list[list[str]]:
-        """A row for each kind of features, a column for each figure of the measurements at `paths` (default:
-        all)."""
+        """A row for each kind of features, a column for each figure of the measurements at `paths`."""
         measurements = {path: self.figures[path] for path in (self.figures if paths is None else paths)}
         columns = [
             (path, name, title) for path, m in measurements.items() for name, title in m.titles().items()
@@ -361,8 +354,7 @@ class Result(_ReadsAsJson):
 
     @cached_property
     def kind(self) -> str:
-        """A digest of what was fitted on, tested on and how. Results of one kind can be compared between
-        runs, others cannot."""
+        """A digest of what was fitted on, tested on and how; only results with the same are comparable."""
         facts = [self.train.fingerprint, self.test.fingerprint, self.settings, self.notes.get("split")]
         return hashlib.sha256(json.dumps(facts, sort_keys=True, default=dict).encode()).hexdigest()[:16]
 
@@ -375,8 +367,7 @@ class Result(_ReadsAsJson):
         return {**self.baselines, "learned": self.figures}
 
     def to_json(self, *, answers: bool = False) -> dict[str, Any]:
-        """`answers`: with those of the learned features for each test instance, as evaluation.json has
-        them."""
+        """`answers`: with those of the learned features for each test instance."""
         tree: dict[str, Any] = _nested(self.figures, answers)
         tree |= {"train": self.train.to_json(), "test": self.test.to_json(), **self.notes}
         tree["settings"] = dict(self.settings)
@@ -385,8 +376,7 @@ class Result(_ReadsAsJson):
 
     @classmethod
     def from_json(cls, stored: Any) -> "Result | None":
-        """None where `stored` does not name what was fitted and tested on; measurements that cannot be read
-        are left out."""
+        """None where `stored` does not name its data; unreadable measurements are left out."""
         if not isinstance(stored, Mapping):
             return None
         train, test = (SetFacts.from_json(stored.get(role)) for role in ("train", "test"))

@@ -50,8 +50,7 @@ _COUNTS = ("jumps", "moves", "patience")  # numbers of a schedule that are count
 
 @dataclass(frozen=True)
 class Schedule:
-    """A pure function of progress. Subclasses say the shape; `epochs` is how long it takes (None: the whole
-    run)."""
+    """A pure function of progress. Subclasses say the shape; `epochs` is its length (None: the whole run)."""
 
     start: float
     name: ClassVar[str] = ""
@@ -80,8 +79,7 @@ class Schedule:
         return f"{self.name}({','.join('none' if v is None else str(v) for v in values)})"
 
     def ends(self) -> tuple[float, float]:
-        """Two numbers it always stays between: where it begins and ends, or zero where it rises from
-        there."""
+        """Two numbers that it stays between: its ends, or zero and its end where it rises."""
         raise TypeError(f"{type(self).__name__} is abstract: use one of SCHEDULES")
 
 
@@ -110,8 +108,7 @@ class Linear(_StartToEnd):
 
 @dataclass(frozen=True)
 class Geometric(_StartToEnd):
-    """start (end / start)^t: equal factors in equal times, so 10 -> 0.1 passes 1 half-way (Song & Ermon 2020,
-    sec. 5.3)."""
+    """start (end / start)^t: equal factors in equal times, as in Song & Ermon 2020, sec. 5.3."""
 
     epochs: float | None = None
     name: ClassVar[str] = "geometric"
@@ -194,8 +191,7 @@ class Stairs(_StartToEnd):
 
 @dataclass(frozen=True)
 class Adaptive(_StartToEnd):
-    """From start to end in `moves` equal moves: one onwards for good news, one back for bad (Wu et al. 2021,
-    App. E).
+    """From start to end in `moves` equal moves: onwards for good news, back for bad (Wu et al. 2021, App. E).
 
     Which news is the subclass's: it never goes beyond either end.
     """
@@ -229,8 +225,7 @@ class OnLoss(Adaptive):
 class OnStall(Adaptive):
     """From start to end in `moves` moves: one onwards whenever the monitored number has not improved for
     `patience` observations, never back. After a move the comparison begins anew, because the number has
-    another level there. Moves are equal factors where both ends are above 0, as in `geometric`, else equal
-    steps.
+    another level there. Moves are equal factors where both ends are above 0, else equal steps.
 
     A curriculum that goes on when there is nothing left to learn at its present difficulty, not by a clock.
     """

@@ -35,8 +35,7 @@ POSITION_TOLERANCE = 1e-3  # of scores, relative to an anchor's largest: roundin
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """Half precision cannot count to 700, and a ceiling must hold to the last digit: scores are float32 at
-    least."""
+    """float32 at least: half precision cannot count to 700, and a ceiling must be exact."""
     return values.float() if values.is_floating_point() and values.dtype.itemsize < 4 else values
 
 
@@ -119,8 +118,7 @@ class Negatives(ABC):
 
 @dataclass(frozen=True)
 class Divided:
-    """Candidates after a rule: the negatives, those of the positive's side, the log of the chance of the
-    draw."""
+    """Candidates after a rule: negatives, those of the positive's side, the log chance of the draw."""
 
     negatives: Negatives
     close: Negatives | None = None
@@ -129,8 +127,7 @@ class Divided:
 
 @dataclass(frozen=True)
 class Dense(Negatives):
-    """Negatives as a matrix, in float32 at least, a mask of those that count (None: all), and their
-    log-weights."""
+    """Negatives as a matrix in float32 at least, a mask of those that count (None: all), log-weights."""
 
     values: Float[Tensor, "anchor candidate"]
     mask: Bool[Tensor, "anchor candidate"] | None = None
@@ -255,8 +252,7 @@ class Streamed(Negatives):
 
     @cached_property
     def _sums(self) -> tuple[Float[Tensor, "anchor"], Float[Tensor, "anchor"]]:
-        """Log-sum-exp and count in one pass: what most bounds read, and ranking candidates twice would cost
-        twice."""
+        """Log-sum-exp and count in one pass, because ranking candidates twice would cost twice."""
         keys = self.candidates.embedding
         # in half precision torch's own log-sum-exp keeps more digits than exponentials written back to a tile
         precise = keys.dtype == self.anchors.dtype and keys.dtype.itemsize >= 4

@@ -64,8 +64,7 @@ def clipped_student_interval(shares: Sequence[float]) -> Interval | None:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first minus the second of two paired samples. `interval` and `p` are None where the pairs do not
-    determine them."""
+    """The first minus the second of two paired samples; `interval` and `p` are None for too few pairs."""
 
     value: float
     interval: Interval | None
@@ -138,8 +137,7 @@ def mean_difference(differences: Sequence[float]) -> Difference:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p-values adjusted for looking at all of them (Holm 1979): at level a, any true null is rejected with
-    probability at most a."""
+    """p-values adjusted by Holm 1979: at level a, any true null is rejected with probability at most a."""
     adjusted, highest = [0.0] * len(p), 0.0
     for rank, place in enumerate(sorted(range(len(p)), key=lambda at: p[at])):
         highest = max(highest, min(1.0, (len(p) - rank) * p[place]))

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Rows:
-    """How many rows each rank holds. This class is for a single rank; `distributed.gather` has the one for
-    several."""
+    """How many rows each rank holds. This class is for one rank; `distributed.gather` has the other."""
 
     sizes: tuple[int, ...]
     rank: int = 0
@@ -61,8 +60,7 @@ class Rows:
 
 
 class Strategy:
-    """How processes share one run. This class is the strategy of a single process: nothing is exchanged,
-    weights stay whole."""
+    """How processes share one run. This class is the strategy of a single process."""
 
     rank: int = 0
     world: int = 1
@@ -78,8 +76,7 @@ class Strategy:
         return self.world > 1
 
     def share(self, count: int) -> slice:
-        """Which of `count` pieces of work belong to this rank: a contiguous range, so that results are in
-        rank order."""
+        """Which of `count` pieces of work belong to this rank: a contiguous range."""
         return slice(self.rank * count // self.world, (self.rank + 1) * count // self.world)
 
     # ------------------------------------------------------------------------------------ exchange of values
@@ -114,8 +111,7 @@ class Strategy:
         return [value]
 
     def keep_alive(self) -> AbstractContextManager[None]:
-        """Inside, rank 0 may work as long as it takes while the others wait in `broadcast_json`, which ends
-        it."""
+        """Inside, rank 0 works as long as it takes while the others wait in `broadcast_json`."""
         return nullcontext()
 
     def on_first(self, function: Callable[[], Any]) -> Any:
@@ -125,8 +121,7 @@ class Strategy:
         return self.broadcast_json(result)
 
     def first_reasons(self, reasons: Sequence[str | None]) -> list[str | None]:
-        """For each question the reason of the first rank that has one, on all ranks at once; None if none
-        has."""
+        """For each question the reason of the first rank that has one, on all ranks; None if none has."""
         return list(reasons)
 
     def first_reason(self, reason: str | None) -> str | None:
@@ -140,8 +135,7 @@ class Strategy:
     # -------------------------------------------------------------------------------------------- encoding
 
     def rank_randomness(self) -> AbstractContextManager[None]:
-        """Inside, each rank draws its own random numbers (dropout of its instances); afterwards all draw the
-        same again."""
+        """Inside, each rank draws its own random numbers (dropout); afterwards all draw the same again."""
         return nullcontext()
 
     def synchronised_batch_norm(self) -> AbstractContextManager[None]:
@@ -186,8 +180,7 @@ class Strategy:
         return nn.utils.get_total_norm(list(gradients))
 
     def agree_on_failure(self, failed: bool) -> bool:
-        """Whether any rank that can fail by itself failed. Ranks with equal weights need not ask each
-        other."""
+        """Whether any rank failed by itself. Ranks with equal weights need not ask each other."""
         return failed
 
     def full_weights(self, module: nn.Module) -> AbstractContextManager[None]:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 
 def text_table(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> list[str]:
-    """Lines of aligned columns. The first column is aligned to the left; the others too, or, with `numbers`,
-    to the right."""
+    """Lines of aligned columns, the first to the left, the others too or, with `numbers`, to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     side = ">" if numbers else "<"
 

@@ -95,8 +95,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Pair:
-    """Anchors of one view contrasted with keys of another (or of the same), and how much that counts in the
-    loss.
+    """Anchors of one view contrasted with keys of another (or the same), and the weight in the loss.
 
     `keys_per_instance`: keys per instance: 1 for a picture seen whole, more for the places of a feature map
     or the times of a sequence. `same_instance_negatives`: how many of them an anchor may be contrasted with
@@ -191,8 +190,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The share of anchors for which the condition of Wu et al. 2021, Thm 3.1 was measured to hold
-    (`Ring.coverage`)."""
+    """The measured share of anchors for which Wu et al. 2021, Thm 3.1 applies (`Ring.coverage`)."""
 
     share: float
     anchors: int
@@ -273,8 +271,7 @@ class BatchGroups:
     numbers: Mapping[str, Int[Tensor, "row"]]
 
     def find(self, by: str, index: Int[Tensor, "item"]) -> tuple[Int[Tensor, "item"], Bool[Tensor, "item"]]:
-        """The group of each of these identities, -1 where it is not known, and which of them are in the
-        batches at all."""
+        """The group of each identity (-1: unknown), and which of them are in the batches at all."""
         if not len(self.identities):
             return torch.full_like(index, -1), torch.zeros_like(index, dtype=torch.bool)
         identities, order = self.identities.sort()

@@ -1,5 +1,4 @@
-"""How sources (files, rows) become a `DataSet`: contents are decoded on request, and a full check is a pass
-over the same reader.
+"""How sources become a `DataSet`: decoded on request, checked by a pass over the same reader.
 
     source --LazyReader--> contents by number --collect--> DataSet
 

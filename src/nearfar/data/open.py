@@ -138,8 +138,7 @@ def open_data(
     Unusable instances (truncated, of another format, empty, unreadable) are put on the quarantine list, which
     goes to `quarantine` as CSV; when their share exceeds `max_bad_share`, or nothing is left, opening fails.
 
-    Tables, text, pairs and graphs are read into memory. Of pairs at most a twentieth of the rows may be
-    unusable.
+    Tables, text, pairs and graphs are read into memory. At most a twentieth of pairs may be unusable.
 
     The result is the `DataSet` of the modality: `Images`, `Recordings`, `Texts`, `Vectors` and so on.
 

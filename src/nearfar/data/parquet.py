@@ -191,8 +191,7 @@ class RowNames(Names):
 
 
 class Spill:
-    """Encoded pictures copied to a nameless temporary file, because rows of Parquet cannot be read one by
-    one.
+    """Encoded pictures copied to a nameless temporary file: Parquet cannot be read by rows.
 
     It takes as much disk as the pictures have bytes and is gone with the object (or the process).
     """

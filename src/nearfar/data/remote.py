@@ -1,8 +1,6 @@
-"""Files on this machine, or anywhere that fsspec opens (s3://, gs://, https://, memory://), and a local cache
-of those.
+"""Files on this machine, or anywhere that fsspec opens (s3://, gs://, https://), and their local cache.
 
-`NEARFAR_CACHE` names the cache's folder (default: nearfar/ in the user's cache folder) and `NEARFAR_CACHE_GB`
-its limit (default 10).
+`NEARFAR_CACHE` names the cache's folder, `NEARFAR_CACHE_GB` its limit (default 10).
 """
 
 import hashlib
@@ -150,8 +148,7 @@ def _files_below(system: Any, folder: str) -> Iterator[str]:
 class RowGroupCache:
     """Row groups of remote files on the local disk, the least recently used dropped beyond the limit.
 
-    An entry is an Arrow file that appears by one rename, so processes may share a folder. What cannot be
-    written is not kept.
+    An entry is an Arrow file that appears by one rename, so processes may share a folder.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:

@@ -1,5 +1,4 @@
-"""Reading that may fail through no fault of the data: it is tried again a few times, then the run stops and
-can be resumed.
+"""Reads that may fail through no fault of the data: tried again, then the run stops resumably.
 
 Bytes that could not be read may be sound, so they never go to quarantine.
 """

@@ -1,5 +1,4 @@
-"""Object detection with a pretrained backbone: torchvision's Faster, Mask and Keypoint R-CNN on a feature
-pyramid.
+"""Object detection with a pretrained backbone: torchvision's R-CNNs on a feature pyramid.
 
 run --detect.run.detect_run--> {"pretrained": {"bbox": {"map": …}}, "untrained": {…}}      COCO's figures, the same schedule for both
 """

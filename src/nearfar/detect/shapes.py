@@ -1,5 +1,4 @@
-"""Synthetic scenes with exact ground truth: ellipses and rectangles on noise, with masks and four keypoints
-each.
+"""Synthetic scenes with exact ground truth: ellipses and rectangles on noise, masks, four keypoints.
 
 They test masks and keypoints without annotated data. Results on them do not transfer to photographs.
 """

@@ -1,6 +1,4 @@
-"""Runs of several processes: the strategies, gathering with gradient, synchronised batch norm, sharded
-weights.
+"""Runs of several processes: strategies, gathering with gradient, batch norm, sharded weights.
 
-The interface that everything else uses is `nearfar.core.strategy.Strategy`; `strategy.join` returns the one
-of this process.
+The interface of all this is `nearfar.core.strategy.Strategy`; `strategy.join` returns this process's.
 """

@@ -21,8 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 
 def synchronised_batch_norm(cpu_group: dist.ProcessGroup | None = None) -> AbstractContextManager[None]:
-    """Inside, batch statistics are those of all ranks. `cpu_group` exchanges CPU tensors (None: the default
-    group)."""
+    """Inside, batch statistics are those of all ranks. `cpu_group` exchanges CPU tensors."""
     return _SynchronisedMode(cpu_group)
 
 

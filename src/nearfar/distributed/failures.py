@@ -1,5 +1,4 @@
-"""Why communication between processes failed: a process that ended can be resumed, a configuration error
-cannot."""
+"""Why communication failed: a lost process can be resumed, a configuration error cannot."""
 
 from typing import NamedTuple
 

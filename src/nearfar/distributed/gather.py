@@ -20,8 +20,7 @@ from nearfar.core.strategy import Rows
 @dataclass(frozen=True)
 class RankRows(Rows):
     """The layout of a tensor whose rows are held by several ranks. Ranks exchange blocks of one size: shorter
-    blocks are padded with zeros that are cut off. `cpu_group` exchanges CPU tensors (None: the default
-    group)."""
+    blocks are padded with zeros that are cut off. `cpu_group` exchanges CPU tensors."""
 
     cpu_group: dist.ProcessGroup | None = None
 
@@ -89,8 +88,7 @@ def rank_rows(
 
 
 def gather_layout(count: int, device: torch.device, gather: bool) -> Rows:
-    """The layout for a loss with the argument `gather_distributed`: without a process group, that of one
-    process."""
+    """The layout for a loss with the argument `gather_distributed`; of one process without a group."""
     if not (gather and dist.is_available() and dist.is_initialized()):
         return Rows((count,))
     return rank_rows(count, device)
@@ -109,8 +107,7 @@ class _Gather(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], rows: Tensor, layout: RankRows
     ) -> tuple[Tensor, int]:
-        """Bounds of sampled scores are computed many times at once: one exchange gathers all of them side by
-        side."""
+        """One exchange gathers the bounds of sampled scores that are computed side by side."""
         return _Gather.apply(rows.movedim(in_dims[0] or 0, -1), layout), -1
 
     @staticmethod

@@ -83,8 +83,7 @@ def units(module: nn.Module, is_block: bool = False) -> Iterator[nn.Module]:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether a tensor is a `DTensor`. The module of DTensor takes a second to import, so it is only looked
-    up."""
+    """Whether a tensor is a `DTensor`, without importing its module, which takes a second."""
     loaded = sys.modules.get("torch.distributed.tensor")
     return loaded is not None and isinstance(tensor, loaded.DTensor)
 

@@ -1,5 +1,4 @@
-"""One run by several processes: `Replicated` gives every rank all weights, `Sharded` a part of each weight
-(FSDP2).
+"""Runs of several processes: `Replicated` weights on every rank, or `Sharded` parts of them (FSDP2).
 
     each rank encodes its slice of the global batch
     keys and identities are gathered once, with gradient
@@ -126,8 +125,7 @@ class Replicated(Strategy):
 
     @contextmanager
     def keep_alive(self) -> Iterator[None]:
-        """Rank 0 tells the waiting ranks every minute that it is still working, so that no exchange reaches
-        its timeout."""
+        """Rank 0 says every minute that it is still working, so that no exchange times out."""
         if not self.is_first:
             yield
             return
@@ -241,16 +239,14 @@ class Sharded(Replicated):
 
 
 def launched() -> tuple[int, int]:
-    """(rank, world) as set by a launcher (torchrun, or another that sets the same variables); (0, 1) without
-    one."""
+    """(rank, world) as a launcher sets them (torchrun, or with the same variables); else (0, 1)."""
     rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     valid = rank.isdigit() and world.isdigit() and "MASTER_ADDR" in os.environ
     return (int(rank), int(world)) if valid and int(rank) < int(world) else (0, 1)
 
 
 def join(sharding: str = "none") -> Strategy:
-    """The strategy of this process: with the existing process group, or with the processes that a launcher
-    started."""
+    """The strategy of this process: with the existing process group, or one for the launched processes."""
     rank, world = launched()
     if dist.is_available() and not dist.is_initialized() and world > 1:
         _start(rank, world)
@@ -325,8 +321,7 @@ def report_once(code: int) -> int | None:
 
 
 def _wait_for_acknowledgements() -> None:
-    """If rank 0 serves the store, the store ends with it. So rank 0 waits until the other ranks have read its
-    exit code."""
+    """The store may end with rank 0, so rank 0 waits until all ranks have read its exit code."""
     rank, world = launched()
     if _store is None or _launcher_has_store() or rank or not _store.check([_REPORTED]):
         return

@@ -1,11 +1,9 @@
-"""Evaluation of frozen features: nearest neighbours, probes and other protocols, beside raw pixels and an
-untrained encoder.
+"""Evaluation of frozen features by many protocols, beside raw pixels and an untrained encoder.
 
     features --LabelledFeatures--> protocol --> Measurement --> Result
 
 A protocol of features sees two labelled sets of features and nothing else, so it works on the features of an
-encoder, on raw pixels and on anyone's vectors. `evaluate_run` evaluates a run folder and records the result
-in evaluation.json.
+encoder, raw pixels and any vectors. `evaluate_run` records a run's results in evaluation.json.
 """
 
 import sys

@@ -31,8 +31,7 @@ def knn(
     test_labels: Int[Tensor, "test"],
     **options: Any,
 ) -> dict[str, float]:
-    """Top-1 and top-5 of the vote of each test row's k nearest train rows, with the options of
-    `ranked_classes`."""
+    """Top-1 and top-5 of the vote of the k nearest train rows; options as of `ranked_classes`."""
     ranked = ranked_classes(train, train_labels, test, **options)
     return hit_rates(ranked, test_labels.to(ranked.device))
 

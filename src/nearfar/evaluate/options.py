@@ -36,8 +36,7 @@ class Options:
     """`k`, `temperature`: of nearest neighbours. `labels`: shares of the labels, or numbers per class, with
     `draws` draws each. `ways`, `shots`, `episodes`, `queries`: of few-shot. `epochs`, `lr`, `layer_decay`,
     `batch_size`: of fine-tuning; of several rates the best on a validation fifth of the training set is used.
-    `unseen`: the encoder never saw the test rows; None: unknown. `strategy`: of the processes that share the
-    work."""
+    `unseen`: the encoder never saw the test rows; None: unknown. `strategy`: of the processes."""
 
     k: int = NEIGHBOURS
     temperature: float = VOTE_TEMPERATURE

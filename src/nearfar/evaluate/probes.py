@@ -27,8 +27,7 @@ VALIDATION_SHARE = 0.2
 
 def mlp(train: LabelledFeatures, test: LabelledFeatures, options: Options) -> Measurement:
     """Linear, ReLU, dropout, linear on standardised features, trained with AdamW. The weight decay is the one
-    of three that does best on a stratified fifth of train. The mean over three initialisations, with their
-    spread."""
+    of three that does best on a stratified fifth of train. Mean and spread over three starts."""
     classes, codes = class_codes(train.labels)
     mean, scale = train.features.mean(0), train.features.std(0, correction=0)
     scale = torch.where(scale > 1e-6 * mean.abs(), scale, torch.ones_like(scale))

@@ -1,5 +1,4 @@
-"""Evaluation of a run: the features of its frozen encoder under the protocols, beside baselines, recorded in
-evaluation.json."""
+"""Evaluation of a run's frozen encoder, beside baselines, recorded in evaluation.json."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,8 +57,7 @@ def evaluate_run(
     label_column: str | None = None,
     **options: Any,
 ) -> Result:
-    """Measures how good the run's frozen features are, and records the result in RUN/evaluation.json beside
-    earlier ones.
+    """Measures the run's frozen features and records the result in RUN/evaluation.json.
 
     Protocols fit on `train` (default: the run's data) and are tested on `data`; each is anything that
     `open_data` takes. Without `data`, or where it is the set fitted on, a stratified fifth of that set is
@@ -67,8 +65,7 @@ def evaluate_run(
     training data, not the labels.) If the run's data have no labels and `train` is not given, a fifth of
     `data` is held out instead.
 
-    Classes of two sets are matched by name; `same_labels` states that two sets without names use the same
-    numbers.
+    Classes of two sets are matched by name; `same_labels` says that unnamed numbers agree.
 
     Data other than the run's may have other channels, sizes and classes: images are converted to grey or
     colour as the encoder needs, and normalised with the statistics of the set fitted on. `image_size`: the

@@ -355,8 +355,7 @@ class SupConLoss(LabelLoss):
 
 class LabelledNTXentLoss(LabelLoss):
     """-log( e^f(u, p) / (e^f(u, p) + sum_k e^f(u, v_k)) ), f = cosine / temperature, averaged over all
-    positive pairs (u, p); v_k are the keys with another label than u. Other positives are not in the sum,
-    unlike in `SupConLoss`.
+    positive pairs (u, p); v_k are the keys with another label than u, unlike in `SupConLoss`.
 
     As `pytorch_metric_learning.losses.NTXentLoss`.
     """

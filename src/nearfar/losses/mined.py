@@ -35,8 +35,7 @@ def check_distance(distance: Any) -> None:
 
 
 def distance_scores(distance: Any, anchors: Tensor, keys: Tensor) -> Float[Tensor, "n m"]:
-    """The scores of a critic, the similarities of pytorch-metric-learning, or its distances with the sign
-    changed."""
+    """Scores of a critic, similarities of pytorch-metric-learning, or its distances negated."""
     if isinstance(distance, AbstractCritic):
         return distance.cross(distance.prepare(anchors), distance.prepare(keys))
     values = distance(anchors, keys)
@@ -45,8 +44,7 @@ def distance_scores(distance: Any, anchors: Tensor, keys: Tensor) -> Float[Tenso
 
 @dataclass(frozen=True)
 class MinedPairs:
-    """Which keys are positives and negatives of which anchors, by their numbers. A triplet miner's triplets
-    stay together."""
+    """Positives and negatives of anchors, by number. A triplet miner's triplets stay together."""
 
     anchors: Indices
     positives: Indices
@@ -110,8 +108,7 @@ class Terms:
     kind: str
 
     def reduced(self, reducer: Reducer | None, embeddings: Tensor, labels: Tensor | None) -> Tensor:
-        """`reducer` is a function of the values, or a module that is called as pytorch-metric-learning calls
-        its reducers."""
+        """`reducer`: a function of the values, or a reducer of pytorch-metric-learning."""
         if isinstance(reducer, nn.Module):
             values = self.values if len(self.values) else 0
             loss = {"losses": values, "indices": self.indices, "reduction_type": self.kind}

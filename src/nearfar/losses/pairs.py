@@ -69,8 +69,7 @@ class NTXentLoss(nn.Module):
             return -rows.mean(log_share(positive, negative)) / 2
 
     def _symmetric(self, rows: Tensor) -> bool:
-        """Whether many rows of one process are contrasted on a CPU, at a temperature for which e^(2 /
-        temperature) is a number."""
+        """Whether many rows are contrasted on one CPU, at a temperature for which e^(2 / t) is finite."""
         many = (2 * len(rows)) ** 2 > MAX_SCORES_CPU
         return many and rows.device.type == "cpu" and 1 / self.temperature <= SPREAD
 

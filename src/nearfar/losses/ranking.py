@@ -31,8 +31,7 @@ SentenceFeatures = Mapping[str, Any]  # of a batch of sentences, as a tokenizer 
 
 class MultipleNegativesRankingLoss(nn.Module):
     """log( sum_j e^f(q_i, d_j) ) - f(q_i, d_i), f = scale * cosine, averaged over queries (Henderson et al.
-    2017): every query's own document against all documents of the batch, the hard negatives of every query
-    included.
+    2017): every query's own document against all documents and hard negatives of the batch.
 
         loss = MultipleNegativesRankingLoss(scale=20.0)
         loss(queries, documents)                        pairs of embeddings

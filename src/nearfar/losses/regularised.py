@@ -23,8 +23,7 @@ from nearfar.parts.priors.regularisers import (
 
 
 class NegativeCosineSimilarity(nn.Module):
-    """Minus the cosine of x0 and x1 along `dim`, averaged (Chen and He 2021, Eq. 1). The loss stops no gradient:
-    detach the target.
+    """Minus the mean cosine of x0 and x1 along `dim` (Chen and He 2021, Eq. 1). Detach the target yourself.
 
     As `lightly.loss.NegativeCosineSimilarity`.
     """

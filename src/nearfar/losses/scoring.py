@@ -1,5 +1,4 @@
-"""What the losses share: embeddings checked and made ready, and inner products with many keys as
-`Negatives`."""
+"""What the losses share: checked embeddings, and inner products with many keys as `Negatives`."""
 
 from collections.abc import Callable
 

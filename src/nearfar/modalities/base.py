@@ -236,8 +236,7 @@ class AbstractReader(ABC):
         return {}
 
     def claims(self, spec: str) -> bool:
-        """Whether a user's DATA argument is for this modality to open (`open_spec`), whatever files it
-        names."""
+        """Whether this modality opens a user's DATA argument (`open_spec`), whatever files it names."""
         return False
 
     def open_spec(self, spec: str, options: Mapping[str, Any]) -> DataSet:

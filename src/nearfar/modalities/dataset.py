@@ -42,8 +42,7 @@ class Blocks:
 
 
 class Names(Sequence[str]):
-    """Names that are made on request: a set may be too large for a string each. Subclasses implement
-    `name_at` and `__len__`."""
+    """Names made on request: a set may be too large for strings. Subclasses: `name_at`, `__len__`."""
 
     @abstractmethod
     def name_at(self, place: int) -> str: ...

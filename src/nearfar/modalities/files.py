@@ -16,8 +16,7 @@ CELL_BYTES = 64  # of a cell as a Python object
 
 
 def arrow_table(path: Path, spec: str, names: Collection[str] | None = None, cell_bytes: int = 8) -> Any:
-    """The columns of these names that a Parquet or CSV file has, in its order, as an Arrow table; all columns
-    without names."""
+    """The columns of these names (None: all) of a Parquet or CSV file, in its order, as an Arrow table."""
     arrow = need("pyarrow")
     try:
         if path.suffix.lower() == ".parquet":

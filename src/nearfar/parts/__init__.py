@@ -1,2 +1,1 @@
-"""The rooms of a method: encoders, critics, negatives, selections, bounds, priors. Rooms do not import one
-another."""
+"""The rooms of a method: encoders, critics, negatives, selections, bounds, priors. None imports another."""

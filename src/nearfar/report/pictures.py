@@ -52,8 +52,7 @@ def data_uri(picture: Image.Image, limit: int | None = None) -> str:
 
 
 def atlas_of(pictures: Iterable[Image.Image], count: int, side: int, limit: int) -> Atlas:
-    """Pictures as equal square tiles, in sheets as near to square as can be; of all bytes together at most
-    about `limit`.
+    """Pictures as equal tiles, in nearly square sheets; of all bytes together at most about `limit`.
 
     A browser decodes a sheet when it is first looked at, so that many of them cost nothing until then.
     """

@@ -74,8 +74,7 @@ def _place_by_landmarks(
 def aligned(
     points: Float[np.ndarray, "image 2"], target_points: Float[np.ndarray, "image 2"]
 ) -> Float[np.ndarray, "image 2"]:
-    """One map turned, mirrored, scaled and shifted to lie as near to another of the same points as it can
-    (Procrustes).
+    """One map turned, mirrored, scaled and shifted to lie near another of the same points (Procrustes).
 
     min over s, R, t of |s moved R + t - to|², R orthogonal: R = U V' of the singular vectors of moved' to.
     """

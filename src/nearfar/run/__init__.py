@@ -1,5 +1,4 @@
-"""Reading and writing of run folders: settings, checkpoints, metrics, features, results (`folder.py` has the
-file names).
+"""Reading and writing of run folders: settings, checkpoints, metrics, features, results.
 
 `Run` (trained.py) is an opened run; `Teacher` (teachers.py) a frozen network that a student learns from.
 """

@@ -88,8 +88,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def check(path: Path) -> str | None:
-    """Why `path` is not a valid checkpoint, or None if `load` would take it and all its numbers are
-    finite."""
+    """Why `path` is no valid checkpoint; None if `load` would take it and its numbers are finite."""
     try:
         tensors, facts = _parsed(path)
     except _Damaged as damage:
@@ -351,8 +350,7 @@ def _written(folder: Path, name: str, files: Mapping[str, bytes]) -> Path:
 
 
 def _prune(folder: Path, saved: Path, keep: int) -> None:
-    """Drop what `saved` makes superfluous: older ones beyond `keep`, and damaged ones that claim to be
-    newer."""
+    """Drops older checkpoints than `saved` beyond `keep`, and damaged ones that claim to be newer."""
     ranked = _checkpoints(folder)
     newer, older = ranked[: ranked.index(saved)], ranked[ranked.index(saved) + 1 :]
     step = _place(saved)[0]

@@ -27,8 +27,7 @@ from nearfar.system.files import write_atomic
 def features(
     encoder: nn.Module, images: Instances, plain_view: MakeViews, **options: Any
 ) -> Float[Tensor, "image dim"]:
-    """The encoder's features of every image, in order, as float32 on the CPU. `options` are those of
-    `feature_batches`."""
+    """The features of every image, in order, as float32 on the CPU; `options` of `feature_batches`."""
     embedded, place = torch.empty(0), 0
     for part in feature_batches(encoder, images, plain_view, **options):
         if not place:  # one tensor: joining a list would need twice the memory
@@ -49,8 +48,7 @@ def feature_batches(
     precision: Literal["fp32", "bf16"] = "fp32",
     strategy: Strategy = SINGLE,
 ) -> Iterator[Float[Tensor, "image dim"]]:
-    """The features of every image, a batch at a time, in order. Several ranks take turns with the batches,
-    and each gets all of them.
+    """The features of every image in order, by batches that ranks share; each rank gets all of them.
 
     The encoder is not changed: batch norm reads its running statistics, the training mode of every module is
     restored, and an encoder on another device than `device` is copied there, not moved. Features that are not
@@ -148,8 +146,7 @@ def contents_key(images: Instances, plain_view: MakeViews) -> str:
 
 
 def _view_digest(plain_view: MakeViews) -> bytes:
-    """The representation of a view shows everything it depends on; one with an address in it is never
-    reused."""
+    """The repr of a view shows what it depends on; one with an address is never reused."""
     written = repr(plain_view)
     return uuid.uuid4().bytes if " at 0x" in written else hashlib.sha256(written.encode()).digest()
 

@@ -128,8 +128,7 @@ class RunFolder:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Locks the folder, created if needed, so that no other process trains in it. It must not be inside
-        another run's folders."""
+        """Locks the folder, created if needed, for this process. It must not be inside another run."""
         path = self.path.resolve()
         for run in map(RunFolder, path.parents):
             if run.config.is_file() and {path, *path.parents} & {run.checkpoints, run.diverged, run.cache}:
@@ -159,8 +158,7 @@ class RunFolder:
             )
 
     def stored_settings(self) -> dict[str, Any]:
-        """The settings in config.yaml as plain numbers, words and mappings, as they stand; for
-        comparisons."""
+        """The settings in config.yaml as plain values, for comparisons."""
         try:
             stored = load_yaml(read_text(self.config, MAX_SETTINGS_BYTES))
         except OSError as problem:

@@ -15,8 +15,7 @@ MAX_HELD_BYTES = 2**25  # of the text of rows that are in memory
 
 
 def read_metrics(path: Path) -> list[MetricsRow]:
-    """The rows of metrics.jsonl. Of very many training rows every second one is left out, as often as
-    needed."""
+    """The rows of metrics.jsonl; of very many training rows every second one is left out, repeatedly."""
     rows: list[tuple[int, int, MetricsRow]] = []  # size of the text, number among the training rows, content
     held_bytes, training, stride = 0, 0, 1
     for line, row in _lines(path):

@@ -18,8 +18,7 @@ from nearfar.system.untrusted import read_json
 
 
 def results_of(stored: Any) -> list[Result]:
-    """The results that the content of evaluation.json holds, oldest first; entries that cannot be read are
-    skipped."""
+    """The results in the content of evaluation.json, oldest first, without unreadable entries."""
     listed = stored.get("results") if isinstance(stored, Mapping) else None
     results = map(Result.from_json, listed if isinstance(listed, list) else ())
     return [result for result in results if result is not None]

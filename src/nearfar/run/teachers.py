@@ -157,8 +157,7 @@ def _from_run(run: Any, spec: str) -> Teacher:
 
 
 def _class_scores(method: Method) -> nn.Module | None:
-    """The map from features to class scores, if the method has one and its scores are inner products (or it
-    has a teacher)."""
+    """The map from features to class scores, if scores are inner products or there is a teacher."""
     role = method.encoders
     if role.has_teacher:
         return role.classifier()

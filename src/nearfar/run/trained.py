@@ -64,8 +64,7 @@ CURVES = {
 
 
 class Run:
-    """A run folder that `nearfar pretrain` wrote. Settings are read once, when it is opened; everything else
-    when it is first used.
+    """A run folder. Settings are read once, when it is opened; everything else on first use.
 
     `objects`: the Python objects that the run was created with (`method`, or a `backbone`, parts by room,
     `views`); files do not hold them. `data`: the run's data where they are Python objects too. `strategy`: of
@@ -182,8 +181,7 @@ class Run:
 
     @property
     def unfinished(self) -> str:
-        """A sentence about how far an unfinished run is; empty for a finished one. A run that a hook ended is
-        finished."""
+        """A sentence about how far an unfinished run is; empty for one that finished or that a hook ended."""
         if self.facts.get("ended") is not None:
             return ""
         steps = self.settings.epochs * (self.description.instances // self.settings.batch_size)
@@ -200,8 +198,7 @@ class Run:
             return pick_device("auto", local_rank)
 
     def method(self, trained: bool = True) -> Method:
-        """The trained method, or the method before its first step: a copy that is yours to change. Each is
-        built once."""
+        """A copy of the trained method, or of the method before its first step. Each is built once."""
         return copy.deepcopy(self._trained if trained else self._untrained)
 
     @cached_property
@@ -275,8 +272,7 @@ class Run:
         return self.modality.reader.description(self.facts["data"])
 
     def plain_view(self, description: Description | None = None) -> PlainView:
-        """The view of evaluation, without augmentation; of the run's data, or of data with another
-        description."""
+        """The view of evaluation, of the run's data or of data with another description."""
         view: PlainView = self.settings.parts[VIEWS].plain_view(description or self.description, self.device)
         return view
 
@@ -329,8 +325,7 @@ class Run:
         self._allowed_urls.update(spec for spec in specs if isinstance(spec, str))
 
     def may_open(self, spec: str) -> bool:
-        """Whether data that settings of this run, or of one it began with, name may be opened: anything but
-        an unconfirmed URL."""
+        """Whether data that its settings name may be opened: anything but an unconfirmed URL."""
         return not is_url(spec) or self.allow_urls or spec in self._allowed_urls
 
     @property
@@ -478,8 +473,7 @@ def columns_in(settings: Settings) -> Columns:
 
 
 def locate_beside(settings: Settings, spec: Any) -> Located:
-    """Data other than the run's: tables by the columns that its settings name if they have these, else by the
-    usual ones."""
+    """Data other than the run's: tables by the columns of its settings if there, else the usual ones."""
     if columns := columns_in(settings):
         try:
             return locate(spec, columns=columns)

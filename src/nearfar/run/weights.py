@@ -68,8 +68,7 @@ def read_weights(path: Path, key: str = "init") -> dict[str, Tensor]:
 
 
 def read_folder(folder: Path) -> dict[str, Tensor]:
-    """The tensors of a folder that transformers wrote: of model.safetensors, or of the files that its index
-    names."""
+    """The tensors of a transformers folder: of model.safetensors, or of its index's files."""
     index = read_json(folder / "model.safetensors.index.json")
     files = index.get("weight_map") if isinstance(index, Mapping) else None
     names = {*files.values()} if isinstance(files, Mapping) else {"model.safetensors"}

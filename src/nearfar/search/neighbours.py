@@ -15,8 +15,7 @@ def unit_rows(features: Float[np.ndarray, "row dim"]) -> Float[np.ndarray, "row 
 def nearest(
     queries: Float[np.ndarray, "query dim"], rows: Float[np.ndarray, "row dim"], count: int
 ) -> tuple[Float[np.ndarray, "query count"], Int64[np.ndarray, "query count"]]:
-    """Cosine similarities and row numbers of the `count` most similar rows, most similar first. Both sides
-    have rows of length one."""
+    """Cosine similarities and numbers of the `count` most similar rows. Rows have length one."""
     faiss = need("faiss")
     count = min(count, len(rows))
     return faiss.knn(queries, rows, count, metric=faiss.METRIC_INNER_PRODUCT)

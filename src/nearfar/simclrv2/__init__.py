@@ -1,5 +1,4 @@
-"""Semi-supervised learning with few labels: `nearfar semi`, `nf.semi` (SimCLR v2, Chen, Kornblith et al.
-2020).
+"""Semi-supervised learning: `nearfar semi`, `nf.semi` (SimCLR v2, Chen, Kornblith et al. 2020).
 
     pretrain/   a recipe on all instances, without labels
     finetune/   the backbone and the first layers of the head, on the few labels

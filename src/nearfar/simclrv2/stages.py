@@ -1,5 +1,4 @@
-"""The stages of semi-supervised learning and their settings. Each stage is a cell: a training in its own
-folder that resumes."""
+"""The stages of semi-supervised learning, each a cell: a training in a folder that resumes."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -61,8 +60,7 @@ class StageSettings:
 
 
 def read_stage_settings(words: Iterable[str]) -> StageSettings:
-    """Reads `finetune.lr=1e-3` (of a stage), `student=` and `from_layer=` (of all), and settings of the
-    pretraining."""
+    """Reads settings of a stage (`finetune.lr=1e-3`), of all (`student=`, `from_layer=`), of pretraining."""
     by_stage: dict[str, list[str]] = {"": [], **{stage: [] for stage in PREFIXES}}
     options: dict[str, Any] = {}
     for word in words:
@@ -239,8 +237,7 @@ class SemiRequest:
         return stage if self.draws == 1 else f"draw-{draw}/{stage}"
 
     def cut_head(self, run: Run) -> dict[str, Any]:
-        """The settings of the kept part of the head: its first layer, or as many as `from_layer` says; none
-        of a linear head."""
+        """The settings of the kept part of the head: `from_layer` layers, or the first; none if linear."""
         head = run.settings.encoders
         deep = str(head.get("head", "none")).startswith("mlp")
         layers = self.settings.options.get("from_layer", 1 if deep else 0)

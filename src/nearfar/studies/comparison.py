@@ -8,7 +8,7 @@ than another; its verdict is that of the paired differences (`core.statistics`).
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -30,9 +30,8 @@ MEASURES = {"knn": "kNN top-1 in percent", "linear": "linear top-1 in percent"}
 UNTRAINED = "untrained"
 VERDICTS = {"better": "holds", "worse": "does not hold", "not distinguishable": "not distinguishable"}
 
-Figures = Mapping[
-    str, Sequence[Values | None]
-]  # by arm: the values of each seed, None where it is not finished
+# by arm: the values of each seed, None where it is not finished
+Figures = Mapping[str, Sequence[Values | None]]
 
 
 @dataclass(frozen=True)
@@ -90,12 +89,24 @@ def compute_figures(
     measure: RunMeasure | None = None,
     deadline: float = math.inf,
 ) -> dict[str, list[Any]]:
-    """The values of every arm, one for each seed. The first seed of all arms is computed before the second of
-    any."""
-    seeds = list(setup.numbers)
-    cells = [setup.cell(name, arm, seed, measure) for seed in seeds for name, arm in arms.items()]
-    values = workspace.run(cells, partial(compute_arm, setup=setup, measure=measure), setup.jobs, deadline)
-    return {name: values[place :: len(arms)] for place, name in enumerate(arms)}
+    """The values of every arm, one for each seed."""
+    compute = partial(compute_arm, setup=setup, measure=measure)
+    cell_of = lambda name, seed: setup.cell(name, arms[name], seed, measure)
+    return workspace.run_arms(list(arms), setup.numbers, cell_of, compute, setup.jobs, deadline)
+
+
+def values_of(figures: Figures, arm: str, measure: str) -> list[Any]:
+    """A measure of an arm for each finished seed that has it."""
+    return [one[measure] for one in figures[arm] if one is not None and one.get(measure) is not None]
+
+
+def measure_table(
+    title: str, figures: Figures, arms: Iterable[str], measure: str, **options: Any
+) -> StudyTable:
+    """A further measure by arm, which the paper does not report."""
+    return StudyTable(
+        title, tuple(mean_row(arm, values_of(figures, arm, measure)) for arm in arms), **options
+    )
 
 
 def make_table(figures: Figures, comparison: Comparison, measure: str) -> StudyTable:

@@ -16,7 +16,15 @@ from nearfar.core.types import Batch
 from nearfar.evaluate.held_out import held_out_estimate
 from nearfar.modalities import Images
 from nearfar.run.trained import Run
-from nearfar.studies.comparison import Claim, Comparison, Figures, PaperColumn, comparison_study
+from nearfar.studies.comparison import (
+    Claim,
+    Comparison,
+    Figures,
+    PaperColumn,
+    comparison_study,
+    measure_table,
+    values_of,
+)
 from nearfar.studies.frame import StudyResult, StudyTable, mean_row
 from nearfar.studies.images import ImageSetup, StudyArm
 
@@ -44,17 +52,16 @@ def held_out_nats(run: Run, test: Images) -> dict[str, Any]:
 
 def add_nats(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
     """Adds nats by arm, and linear accuracy over them."""
-    nats, accuracy = [], []
+    rows = []
     for name in comparison.arms:
-        values = [one for one in figures[name] if one is not None and one["nats"] is not None]
-        nats.append(mean_row(name, [one["nats"] for one in values]))
-        mean = float(np.mean([one["nats"] for one in values])) if values else None
-        accuracy.append(mean_row(name, [one["linear"] for one in values], scale=100, x=mean, series=name))
-    tables = (
-        StudyTable("held-out nats", tuple(nats)),
-        StudyTable("linear top-1 over held-out nats", tuple(accuracy), x_label="held-out nats"),
+        nats = values_of(figures, name, "nats")
+        mean = float(np.mean(nats)) if nats else None
+        accuracies = [one["linear"] for one in figures[name] if one and one["nats"] is not None]
+        rows.append(mean_row(name, accuracies, scale=100, x=mean, series=name))
+    return result.adding(
+        measure_table("held-out nats", figures, comparison.arms, "nats"),
+        StudyTable("linear top-1 over held-out nats", tuple(rows), x_label="held-out nats"),
     )
-    return StudyResult((*result.tables, *tables), result.remarks)
 
 
 def dim_weights(setup: ImageSetup) -> Comparison:

@@ -53,9 +53,8 @@ def curricula(setup: ImageSetup) -> Comparison:
     measures = {**MEASURES, "linear_top5": "linear top-5 in percent"}
     remark = "Table 3b is of CIFAR-100: run it with data=FOLDER and test=FOLDER."
     column = PaperColumn(values, SOURCE)
-    return Comparison(
-        "Table 3a", arms, claims, {"linear": column}, measures, (), x, "epochs", remarks=(remark,)
-    )
+    paper = {"linear": column}
+    return Comparison("Table 3a", arms, claims, paper, measures, (), x, "epochs", remarks=(remark,))
 
 
 # ------------------------------------------------------------------------------ without a clock
@@ -98,7 +97,7 @@ def add_last_values(result: StudyResult, figures: Figures, comparison: Compariso
         for name, arm in comparison.arms.items()
         if arm.watch
     ]
-    return replace(result, tables=(*result.tables, StudyTable("value at the end", tuple(rows))))
+    return result.adding(StudyTable("value at the end", tuple(rows)))
 
 
 STUDIES = (

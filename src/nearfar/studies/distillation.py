@@ -28,7 +28,7 @@ from nearfar.parts.encoders import check_backbone
 from nearfar.run.trained import Run
 from nearfar.studies.comparison import verdict
 from nearfar.studies.frame import Study, StudyResult, StudyTable, Workspace, mean_row
-from nearfar.studies.images import ImageSetup, image_sets
+from nearfar.studies.images import ONE_CORE, ImageSetup, image_sets
 from nearfar.sweeps.engine import Cell, CellStore
 from nearfar.system.hardware import one_thread
 from nearfar.train.defaults import resolve_here
@@ -61,9 +61,8 @@ PRINTED: Objectives = {
 }
 COMPARED = (("L_0.1", "CRD"), ("J_0.05", "CRD"), ("L_0.1", "L_1"), ("J_0.05", "J_1"), ("CRD + KD", "KD"))
 
-PairFigures = Mapping[
-    str, Mapping[str, Sequence[float]]
-]  # top-1 shares by pair and objective, one for each seed
+# top-1 shares by pair and objective, one for each seed
+PairFigures = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 @dataclass(frozen=True)
@@ -187,10 +186,9 @@ def _trained(identity: Mapping[str, Any], folder: Path, setup: ImageSetup, store
     train, _ = image_sets(setup)
     layer = {
         **{key: identity[key] for key in ("epochs", "seed", "backbone", "lr")},
+        **ONE_CORE,
         "batch_size": identity["batch"],
         "image_size": identity["size"],
-        "precision": "fp32",
-        "workers": 1,
         "probe_every": 0.0,
         "held_out": 0,
     }
@@ -199,9 +197,7 @@ def _trained(identity: Mapping[str, Any], folder: Path, setup: ImageSetup, store
         return run_pretraining(settings, train, folder, quiet=True)
     teacher = identity["teacher"]
     teacher_folder = store.folder(Cell(f"teacher {teacher['backbone']}", teacher))
-    trained_teacher = _trained(
-        teacher, teacher_folder, setup, store
-    )  # finished already, unless it was removed
+    trained_teacher = _trained(teacher, teacher_folder, setup, store)  # finished, unless it was removed
     alpha = {} if identity["alpha"] is None else {"bound": {"alpha": identity["alpha"]}}
     settings, objects, _ = student_of(
         trained_teacher.path, setup.data, None, layer, alpha, objective=identity["objective"]
@@ -220,8 +216,7 @@ def classifier_accuracy(run: Run, test: Images) -> float:
     return float((predicted == torch.from_numpy(test.labels)).double().mean())
 
 
-# ------------------------------------------------------------------------------------------------------------
-# -- tables
+# ------------------------------------------------------------------------------------------------ tables
 
 
 def _pair_tables(figures: PairFigures) -> list[StudyTable]:

@@ -14,11 +14,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from nearfar.config.recipes import RECIPES
-from nearfar.config.schema import unknown
 from nearfar.core.statistics import mean_and_spread, mean_difference
 from nearfar.modalities.image.views import PIPELINES
 from nearfar.studies.comparison import Comparison, Figures, PaperColumn, comparison_study, paired
-from nearfar.studies.frame import StudyResult, StudyTable, mean_row
+from nearfar.studies.frame import StudyResult, StudyTable, choose, mean_row
 from nearfar.studies.images import BASELINES, ImageSetup, StudyArm
 
 SELECTIONS = ("ring", "ball", "cave", "neighbours")
@@ -28,9 +27,8 @@ CURRICULA = {
     "5-0.2": "geometric(5,0.2)",
     "10-0.1": "geometric(10,0.1)",
 }
-RING, LESION, VARIANTS = (
-    f"Wu et al. 2021 Table {n}" for n in ("1a", "2a", "6")
-)  # ResNet-18, 300 epochs, pre-pool map
+# ResNet-18, 300 epochs, pre-pool map
+RING, LESION, VARIANTS = (f"Wu et al. 2021 Table {n}" for n in ("1a", "2a", "6"))
 CURRICULUM = "Song & Ermon 2020 Table 3a"  # MoCo-v2, 200 epochs
 PAPER = {  # linear top-1 on CIFAR-10, percent
     "simclr": (86.2, "Sáez Maldonado 2021 Table 11"),  # ResNet-50
@@ -87,13 +85,7 @@ def base_of(name: str) -> str | None:
 
 def choose_entries(words: str) -> dict[str, StudyArm]:
     """The arms of a list such as `simclr,moco`, or `all`."""
-    arms = entries()
-    if words == "all":
-        return arms
-    for name in words.split(","):
-        if name not in arms:
-            raise unknown(name, arms, "recipes")
-    return {name: arms[name] for name in words.split(",")}
+    return choose(words, entries(), "recipes")
 
 
 def family(setup: ImageSetup, recipes: str = "all") -> Comparison:

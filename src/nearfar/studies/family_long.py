@@ -22,7 +22,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nearfar.config.schema import unknown
 from nearfar.errors import UserError
 from nearfar.evaluate import evaluate_run
 from nearfar.modalities import Images
@@ -36,7 +35,7 @@ from nearfar.studies.comparison import (
     compute_figures,
     make_result,
 )
-from nearfar.studies.frame import Study, StudyResult, StudyRow, StudyTable, Workspace
+from nearfar.studies.frame import Study, StudyResult, StudyRow, StudyTable, Workspace, choose
 from nearfar.studies.frozen_features import map_probe
 from nearfar.studies.images import CIFAR, ImageSetup, StudyArm
 from nearfar.studies.rings import BASES, RINGS, base_arm, ring_arm, rising_edge
@@ -92,9 +91,8 @@ def compare_annealing(setup: ImageSetup, edges: Edges, sizes: SampleSizes) -> Co
     depth, upper = edges["instdisc"]
     arms = {}
     for name, edge in rings.policies(setup.epochs, depth).items():
-        arm = (
-            base_arm("instdisc", sizes.sample) if edge is None else ring_arm("instdisc", edge, upper, *sizes)
-        )
+        has_ring = edge is not None
+        arm = ring_arm("instdisc", edge, upper, *sizes) if has_ring else base_arm("instdisc", sizes.sample)
         # an edge that follows a score needs a probe at every epoch
         arms[name] = replace(arm, watch=(rings.EDGE,)) if name == "on score" else arm
     claims = tuple(Claim("linear", name) for name in arms if name != "linear")
@@ -132,39 +130,30 @@ def run(
     transfer: str = "digits,glyphs:train+glyphs:test",
     hours: float = 24.0,
 ) -> StudyResult:
-    names = choose_names(questions, QUESTIONS, "questions")
-    bases = choose_names(recipes, BASES, "methods with rings")
+    compare = choose(questions, QUESTIONS, "questions")
+    bases = list(choose(recipes, BASES, "methods with rings"))
     sizes, deadline = SampleSizes(sample, pool), time.monotonic() + 3600 * hours
     short = replace(setup, on="validation", images=sweep_images, epochs=sweep_epochs, seeds=1)
     selection, edges = select_edges(workspace, short, bases, sizes, deadline)
     if edges is None:
         return StudyResult((selection,), ("the edges are not selected yet; the same command resumes.",))
-    if "instdisc" not in edges and {"annealing", "negatives"} & {*names}:
+    if "instdisc" not in edges and {"annealing", "negatives"} & {*compare}:
         raise UserError(f"recipes was {recipes}; the questions annealing and negatives need instdisc")
     targets = tuple(word for word in transfer.split(",") if word)
     measures = {
         **MEASURES,
-        **{target: f"linear top-1 in percent, {_short_name(target)}" for target in targets},
+        # a data set's name without folder and suffix
+        **{t: f"linear top-1 in percent, {Path(t.partition('+')[0]).stem}" for t in targets},
     }
-    comparisons = [replace(QUESTIONS[name](setup, edges, sizes), measures=measures) for name in names]
+    comparisons = [replace(question(setup, edges, sizes), measures=measures) for question in compare.values()]
     arms = {name: arm for comparison in comparisons for name, arm in comparison.all_arms().items()}
     measure = partial(map_and_transfer_probes, targets=targets)
     figures = compute_figures(workspace, setup, arms, measure, deadline)
     results = [make_result(figures, comparison) for comparison in comparisons]
     tables = [table for result in results for table in result.tables]
     remarks = [remark for result in results for remark in result.remarks]
-    small = rings.small_rings(sample, pool, edges) if "ring" in names else ()
+    small = rings.small_rings(sample, pool, edges) if "ring" in compare else ()
     return StudyResult((selection, *tables), (*remarks, *small, *progress_remarks(figures)))
-
-
-def choose_names(words: str, allowed: Mapping[str, Any], kind: str) -> list[str]:
-    """The names of a list such as `ring,curricula`, or `all`."""
-    if words == "all":
-        return list(allowed)
-    for word in words.split(","):
-        if word not in allowed:
-            raise unknown(word, allowed, kind)
-    return words.split(",")
 
 
 EdgeScores = dict[tuple[str, float, float], float | None]  # the linear probe by (recipe, depth, upper)
@@ -241,11 +230,6 @@ def progress_remarks(figures: Figures) -> list[str]:
     if listed:
         remarks.append(f"missing, by number of the seed: {'; '.join(listed)}; the same command resumes.")
     return remarks
-
-
-def _short_name(target: str) -> str:
-    """The name of a data set without folder and suffix."""
-    return Path(target.partition("+")[0]).stem
 
 
 STUDIES = (

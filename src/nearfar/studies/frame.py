@@ -10,10 +10,11 @@ that is a dataclass stands for its fields, so that studies share options. Whatev
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from nearfar.config.schema import unknown
 from nearfar.core.statistics import mean_and_spread
 from nearfar.core.tables import plus_minus, text_table
 from nearfar.sweeps.engine import Cell, CellStore, Compute, run_cells
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 TableValue = float | str | None  # a number, a claim in words, or nothing
 Values = Mapping[str, Any]  # of a cell, as JSON
+Chosen = TypeVar("Chosen")
 
 
 @dataclass(frozen=True)
@@ -114,12 +116,24 @@ class StudyResult:
     def table(self, name: str) -> StudyTable:
         return next(table for table in self.tables if table.name == name)
 
+    def adding(self, *tables: StudyTable) -> "StudyResult":
+        return replace(self, tables=(*self.tables, *tables))
+
     def as_json(self) -> dict[str, Any]:
         return {
             "paper": {table.name: table.paper() for table in self.tables},
             "ours": {table.name: table.ours() for table in self.tables},
             "sources": {table.name: table.source for table in self.tables if table.source},
         }
+
+
+def choose(words: str, allowed: Mapping[str, Chosen], kind: str) -> dict[str, Chosen]:
+    """Those that a list such as `ring,curricula` names, or `all`."""
+    names = list(allowed) if words == "all" else [word.strip() for word in words.split(",")]
+    for name in names:
+        if name not in allowed:
+            raise unknown(name, allowed, kind)
+    return {name: allowed[name] for name in names}
 
 
 @dataclass
@@ -144,19 +158,12 @@ class Workspace:
         """The values of each cell, computed in `jobs` processes; None for a cell that the deadline left
         out."""
         finished = {cell.name for cell in cells if self.store.outcome(cell) is not None}
+        owner = f"study {self.study}"
         outcomes = run_cells(
-            self.store,
-            cells,
-            compute,
-            owner=f"study {self.study}",
-            jobs=jobs,
-            deadline=deadline,
-            title=self.study,
+            self.store, cells, compute, owner=owner, jobs=jobs, deadline=deadline, title=self.study
         )
-        for name, outcome in {
-            cell.name: outcome for cell, outcome in zip(cells, outcomes, strict=True)
-        }.items():
-            self.earlier_seconds += outcome.seconds if outcome is not None and name in finished else 0.0
+        by_name = {cell.name: outcome for cell, outcome in zip(cells, outcomes, strict=True)}
+        self.earlier_seconds += sum(by_name[name].seconds for name in finished)
         return [None if outcome is None else outcome.values for outcome in outcomes]
 
     def call(
@@ -168,6 +175,31 @@ class Workspace:
             Cell(label, {"function": name, "options": dict(keywords)}) for label, keywords in options.items()
         ]
         return dict(zip(options, self.run(cells, FunctionCell(function), jobs), strict=True))
+
+    def repeat(
+        self,
+        function: Callable[..., Values],
+        arms: Mapping[str, Mapping[str, Any]],
+        seeds: range,
+        jobs: int = 1,
+    ) -> dict[str, list[Any]]:
+        """`function(seed=…, **options)` for every seed, by arm; the first seed of all before the second of any."""
+        options = {f"{arm},seed={s}": {**arms[arm], "seed": s} for s in seeds for arm in arms}
+        values = self.call(function, options, jobs)
+        return {arm: [values[f"{arm},seed={s}"] for s in seeds] for arm in arms}
+
+    def run_arms(
+        self,
+        arms: Sequence[str],
+        seeds: range,
+        cell_of: Callable[[str, int], Cell],
+        compute: Compute,
+        jobs: int = 1,
+        deadline: float = math.inf,
+    ) -> dict[str, list[Any]]:
+        """The values of the cells `cell_of(arm, seed)` in the same order, by arm and one for each seed."""
+        values = self.run([cell_of(arm, seed) for seed in seeds for arm in arms], compute, jobs, deadline)
+        return {arm: values[place :: len(arms)] for place, arm in enumerate(arms)}
 
 
 @dataclass(frozen=True)

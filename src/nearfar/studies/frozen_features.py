@@ -18,9 +18,9 @@ from nearfar.evaluate import LabelledFeatures, features, scores
 from nearfar.evaluate.quality import measures_of, view_features
 from nearfar.modalities import Images
 from nearfar.run.trained import Run
-from nearfar.studies.comparison import Comparison, Figures, comparison_study, verdict
+from nearfar.studies.comparison import Comparison, Figures, comparison_study, measure_table, verdict
 from nearfar.studies.family import base_of, choose_entries
-from nearfar.studies.frame import StudyResult, StudyTable, mean_row
+from nearfar.studies.frame import StudyResult
 from nearfar.studies.images import ImageSetup, StudyArm
 
 LABEL_FREE = {"rankme": "RankMe", "lidar": "LiDAR", "alpha_req": "alpha-ReQ", "uniformity": "uniformity"}
@@ -43,9 +43,8 @@ def map_probe(run: Run, test: Images) -> dict[str, Any]:
 
 def pooling(setup: ImageSetup, recipes: str = "instdisc,instdisc-ring,cmc") -> Comparison:
     measures = {"linear": "linear top-1 in percent, pooled", "map": "linear top-1 in percent, before pooling"}
-    return Comparison(
-        "Pooling", {name: StudyArm(name) for name in recipes.split(",")}, measures=measures, baselines=()
-    )
+    arms = {name: StudyArm(name) for name in recipes.split(",")}
+    return Comparison("Pooling", arms, measures=measures, baselines=())
 
 
 def add_map_gains(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
@@ -83,11 +82,7 @@ def add_label_free(result: StudyResult, figures: Figures, comparison: Comparison
     runs = [values for name in comparison.arms for values in figures[name] if values is not None]
     tables, remarks = [], []
     for key, title in LABEL_FREE.items():
-        rows = []
-        for name in comparison.arms:
-            values = [one[key] for one in figures[name] if one is not None and one[key] is not None]
-            rows.append(mean_row(name, values))
-        tables.append(StudyTable(title, tuple(rows)))
+        tables.append(measure_table(title, figures, comparison.arms, key))
         measured = [one for one in runs if one[key] is not None]
         if len(measured) < 3:
             continue

@@ -14,6 +14,7 @@ Command: nearfar study graphs data=TUDataset/MUTAG      Cost: MUTAG about 3 minu
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 
 from nearfar.data import open_data
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_whole
 from nearfar.modalities.graph.scores import (
     label_counts,
     network_features,
@@ -35,7 +36,7 @@ from nearfar.modalities.graph.scores import (
     wl_kernel,
 )
 from nearfar.parts.encoders import GraphNetwork
-from nearfar.studies.comparison import paired, verdict
+from nearfar.studies.comparison import Figures, PaperColumn, paired, values_of, verdict
 from nearfar.studies.frame import Study, StudyResult, StudyTable, Values, Workspace, mean_row
 from nearfar.sweeps.engine import Cell
 from nearfar.train.pretrain import pretrain
@@ -65,15 +66,10 @@ def run(
     workspace: Workspace, data: str = "TUDataset/MUTAG", seeds: int = 5, epochs: int = 20, jobs: int = 1
 ) -> StudyResult:
     identity = {"epochs": epochs, "data": data, "fingerprint": open_data(data).fingerprint}
-    arms = (*BASELINES, *METHODS)
-    figures = _figures(workspace, arms, seeds, identity, compute, jobs)
-    name = Path(data).name
-    paper = PAPER.get(name, {})
-    rows = [mean_row(arm, [v["top1"] for v in figures[arm]], paper.get(arm), scale=100) for arm in arms]
-    verdicts = tuple(
-        f"{arm} above the {UNTRAINED} {verdict(paired(figures, arm, UNTRAINED, 'top1'))}." for arm in METHODS
-    )
-    return StudyResult((StudyTable(f"{name}, accuracy in percent", tuple(rows), SOURCE),), verdicts)
+    figures = _figures(workspace, (*BASELINES, *METHODS), seeds, identity, compute, jobs)
+    paper = PaperColumn(PAPER.get(Path(data).name, {}), SOURCE)
+    pairs = [(arm, UNTRAINED) for arm in METHODS]
+    return _result(figures, f"{Path(data).name}, accuracy in percent", pairs, paper)
 
 
 def run_nodes(
@@ -89,17 +85,9 @@ def run_nodes(
     if node_classes(graphs) is None:
         raise UserError(f"inputs was {inputs!r}; {data} has no node labels beside it to predict")
     identity = {"inputs": inputs, "epochs": epochs, "data": data, "fingerprint": graphs.fingerprint}
-    arms = (*NODE_BASELINES, *NODE_METHODS)
-    figures = _figures(workspace, arms, seeds, identity, compute_nodes, jobs)
-    rows = [mean_row(arm, [v["top1"] for v in figures[arm]], scale=100) for arm in arms]
-    verdicts = tuple(
-        f"{arm} above the {base} {verdict(paired(figures, arm, base, 'top1'))}."
-        for arm in NODE_METHODS
-        for base in NODE_BASELINES
-    )
-    return StudyResult(
-        (StudyTable(f"{Path(data).name}, accuracy of nodes in percent", tuple(rows)),), verdicts
-    )
+    figures = _figures(workspace, (*NODE_BASELINES, *NODE_METHODS), seeds, identity, compute_nodes, jobs)
+    pairs = list(product(NODE_METHODS, NODE_BASELINES))
+    return _result(figures, f"{Path(data).name}, accuracy of nodes in percent", pairs, PaperColumn({}, ""))
 
 
 def _figures(
@@ -111,13 +99,22 @@ def _figures(
     jobs: int,
 ) -> dict[str, list[Any]]:
     """The values of every arm, one for each seed."""
-    if seeds < 1:
-        raise UserError(f"seeds was {seeds}; it must be a whole number from 1")
-    cells = [
-        Cell(f"{arm},seed={s}", {"arm": arm, "seed": s, **identity}) for s in range(seeds) for arm in arms
+    check_whole("seeds", seeds, 1)
+    cell_of = lambda arm, seed: Cell(f"{arm},seed={seed}", {"arm": arm, "seed": seed, **identity})
+    return workspace.run_arms(arms, range(seeds), cell_of, function, jobs)
+
+
+def _result(
+    figures: Figures, title: str, pairs: Sequence[tuple[str, str]], paper: PaperColumn
+) -> StudyResult:
+    """A table of accuracies, and whether the first of each pair is above the second."""
+    rows = [
+        mean_row(arm, values_of(figures, arm, "top1"), paper.values.get(arm), scale=100) for arm in figures
     ]
-    values = workspace.run(cells, function, jobs)
-    return {arm: values[place :: len(arms)] for place, arm in enumerate(arms)}
+    verdicts = [
+        f"{arm} above the {base} {verdict(paired(figures, arm, base, 'top1'))}." for arm, base in pairs
+    ]
+    return StudyResult((StudyTable(title, tuple(rows), paper.source),), tuple(verdicts))
 
 
 def compute_nodes(cell: Cell, folder: Path) -> Values:

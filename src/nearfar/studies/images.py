@@ -32,7 +32,7 @@ from nearfar.config.settings import Settings
 from nearfar.core.layout import keep_contiguous
 from nearfar.core.schedules import Progress, cosine
 from nearfar.data import Stream, open_data
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_whole
 from nearfar.evaluate import LabelledFeatures, features, scores
 from nearfar.evaluate.matching import match_labels
 from nearfar.modalities import Images
@@ -49,6 +49,7 @@ from nearfar.train.resuming import describe_data
 CIFAR = "cifar10:data"
 BACKBONE = "resnet8-w16"
 VALIDATION_SHARE = 0.2  # of the training images, evaluated with on=validation
+ONE_CORE = {"precision": "fp32", "workers": 1}
 BASELINES = ("pixels", "untrained", "supervised")
 MINIMUM = {"images": 2, "epochs": 1, "size": 8, "batch": 2, "seeds": 1, "jobs": 1}
 FIXED = {  # settings that a study does not take, and its own word for them
@@ -60,9 +61,8 @@ FIXED = {  # settings that a study does not take, and its own word for them
     "workers": "a cell has one thread",
     "precision": "figures are those of fp32",
 }
-RunMeasure = Callable[
-    [Run, Images], dict[str, Any]
-]  # further values of a finished run, on images it did not train on
+# further values of a finished run, on images it did not train on
+RunMeasure = Callable[[Run, Images], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,7 @@ class ImageSetup:
 
     def __post_init__(self) -> None:
         for key, minimum in MINIMUM.items():
-            if getattr(self, key) < minimum:
-                raise UserError(f"{key} was {getattr(self, key)}; expected whole numbers from {minimum}")
+            check_whole(key, getattr(self, key), minimum)
         if self.batch > self.images:
             raise UserError(f"batch was {self.batch}; with images={self.images} expected 2 to {self.images}")
         for key, _ in self.changes:
@@ -165,17 +164,13 @@ class ImageSetup:
         probe_every: float = 0.0,
         held_out: float = 0.0,
     ) -> Settings:
-        fixed = {
+        own = {
             "epochs": self.epochs,
             "batch_size": self.batch,
             "image_size": self.size,
-            "seed": seed,
             "backbone": self.backbone,
-            "precision": "fp32",
-            "workers": 1,
-            "probe_every": probe_every,
-            "held_out": held_out,
         }
+        fixed = {**own, **ONE_CORE, "seed": seed, "probe_every": probe_every, "held_out": held_out}
         return resolve(recipe, self.data, changes, fixed)
 
 
@@ -275,10 +270,9 @@ def _trained(
     seconds = time.process_time() - started
     rate = (setup.images_trained_on - earlier_steps * setup.batch) / seconds
     encoder, plain_view = run.encoder(), run.plain_view()
+    embed = partial(features, encoder, plain_view=plain_view, device=run.device, workers=1)
     values = {
-        **_accuracies(
-            lambda images: features(encoder, images, plain_view, device=run.device, workers=1), setup
-        ),
+        **_accuracies(embed, setup),
         **_cost(parameters_of(encoder), rate, setup.images_trained_on),
         **_course(run, identity["watch"]),
         **(measure(run, test) if measure is not None else {}),

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int
 
 from nearfar.errors import UserError
@@ -98,15 +99,10 @@ def run(
     if not 0 <= repeat < 1:
         raise UserError(f"repeat was {repeat:g}; it must lie in [0, 1)")
     options = {"symbols": symbols, "repeat": repeat, "train": train, "epochs": epochs}
-    cells = [
-        Cell(f"{name},seed={seed}", {"frequencies": name, "seed": seed, **options})
-        for seed in range(seeds)
-        for name in FREQUENCIES
-    ]
-    values = workspace.run(cells, compute, jobs)
+    cell_of = lambda name, seed: Cell(f"{name},seed={seed}", {"frequencies": name, "seed": seed, **options})
+    figures = workspace.run_arms(list(FREQUENCIES), range(seeds), cell_of, compute, jobs)
     tables, remarks = [], []
-    for place, name in enumerate(FREQUENCIES):
-        finished = [one for one in values[place :: len(FREQUENCIES)] if one is not None]
+    for name, finished in figures.items():
         rows = tuple(mean_row(key, [one[key] for one in finished]) for key in FIGURES)
         tables.append(StudyTable(f"frequencies {name}, nats per hidden symbol", rows))
         excess = [one["objective"] - one["truth"] for one in finished]
@@ -141,15 +137,11 @@ def compute(cell: Cell, folder: Path) -> Values:
     test = trained.open_data(str(folder / "test.txt"))
     views = trained.views()
     predicted = masked_scores(trained.method(), test, views, device=trained.device)["nats"]
-    pairs = [
-        (visible_symbols.numpy(), hidden.numpy())
-        for visible_symbols, hidden in hidden_symbols(test, views, 0)
-    ]
-    visible_symbols, hidden = (np.concatenate(rows) for rows in zip(*pairs, strict=True))
+    pairs = zip(*hidden_symbols(test, views, 0), strict=True)
+    visible_symbols, hidden = (torch.cat(blocks).numpy() for blocks in pairs)
     by_letter = dict(zip(LETTERS, share, strict=False))
-    in_vocabulary = np.array(
-        [by_letter.get(symbol, 0.0) for symbol in test.symbols]
-    )  # one stands for unknown ones
+    # one symbol stands for unknown ones
+    in_vocabulary = np.array([by_letter.get(symbol, 0.0) for symbol in test.symbols])
     optimal = posterior_nats(visible_symbols, hidden, in_vocabulary, identity["repeat"], views.share)
     entropy = float(-(share * np.log(share)).sum())
     size = np.log(len(in_vocabulary))

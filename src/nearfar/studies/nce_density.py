@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
-from nearfar.errors import UserError
+from nearfar.errors import check_whole
 from nearfar.estimate.density import fit_density
 from nearfar.studies.frame import REFERENCE, Study, StudyResult, StudyRow, StudyTable, Workspace, mean_row
 
@@ -159,20 +159,13 @@ REMARKS = (
 
 
 def run(workspace: Workspace, seed: int = 0, repeats: int = 5, points: int = 1000) -> StudyResult:
-    if repeats < 1 or points < 50:
-        raise UserError(
-            f"repeats was {repeats} and points {points}; expected repeats from 1 and points from 50"
-        )
+    check_whole("repeats", repeats, 1)
+    check_whole("points", points, 50)
     tables = []
     for name in MODELS:
-        options = {
-            f"{name},nu={nu},seed={s}": {"name": name, "nu": nu, "points": points, "seed": s}
-            for nu in NUS
-            for s in range(seed, seed + repeats)
-        }
-        values = list(workspace.call(errors, options).values())
-        by_nu = {nu: values[place * repeats : (place + 1) * repeats] for place, nu in enumerate(NUS)}
-        tables.append(_table(name, by_nu))
+        arms = {f"{name},nu={nu}": {"name": name, "nu": nu, "points": points} for nu in NUS}
+        values = workspace.repeat(errors, arms, range(seed, seed + repeats))
+        tables.append(_table(name, dict(zip(NUS, values.values(), strict=True))))
     return StudyResult(tuple(tables), REMARKS)
 
 

@@ -10,7 +10,6 @@ A ring keeps the candidates between two quantiles of similarity to the anchor, [
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from nearfar.config.recipes import RECIPES
@@ -91,8 +90,7 @@ def ring(setup: ImageSetup, depth: float = 0.9, upper: float = 0.99, sample: int
     return Comparison("Table 1a and 2a", arms, claims, {"linear": RING_PAPER}, remarks=remarks)
 
 
-# ------------------------------------------------------------------------------------------------- when a
-# ring begins
+# ------------------------------------------------------------------------------------- when a ring begins
 
 KEPT_PERCENT = (10, 25, 50)  # of the bank, the most similar
 ALL_CANDIDATES = "everyone (100 %)"
@@ -150,8 +148,7 @@ def thresholds(setup: ImageSetup, begin: str = "0,0.25,0.5") -> Comparison:
     return Comparison("Figure 2a", arms, claims, {"knn": column, "linear": column})
 
 
-# ----------------------------------------------------------------------------------------------- number of
-# negatives
+# ----------------------------------------------------------------------------------- number of negatives
 
 NUMBERS = (16, 32, 64, 128, 256, 512, 1024, 4096)  # App. C
 QUEUE_NUMBERS = (256, 512, 1024, 4096)  # a queue is no smaller than a batch
@@ -178,8 +175,7 @@ def compare_numbers(
     return Comparison("Appendix C", arms, claims, x=x, x_label="k: negatives")
 
 
-# ---------------------------------------------------------------------------------------------------------
-# annealing
+# ---------------------------------------------------------------------------------------------- annealing
 
 EDGE = "selection.lower"
 LAST_EDGE = 0.9
@@ -248,7 +244,7 @@ def add_courses(result: StudyResult, figures: Figures, comparison: Comparison) -
         "lower edge at the end", tuple(rows), "Wu et al. 2021, App. E, in words", lines, "epoch (Fig. 2c)"
     )
     probe = StudyTable("kNN within the training images", (), lines=probes, x_label="epoch (Fig. 2b)")
-    return replace(result, tables=(*result.tables, edges, probe))
+    return result.adding(edges, probe)
 
 
 STUDIES = (

@@ -21,7 +21,7 @@ from torch import Tensor
 from nearfar.config.resolving import resolve
 from nearfar.core.statistics import mean_and_spread
 from nearfar.data import open_data
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_whole
 from nearfar.evaluate.protocols import scores
 from nearfar.evaluate.sets import LabelledFeatures
 from nearfar.modalities import Recordings
@@ -54,8 +54,8 @@ def run(
     seed: int = 0,
     jobs: int = 1,
 ) -> StudyResult:
-    if epochs < 1 or seeds < 1 or jobs < 1:
-        raise UserError(f"epochs was {epochs}, seeds {seeds} and jobs {jobs}; each must be at least 1")
+    for key, value in (("epochs", epochs), ("seeds", seeds), ("jobs", jobs)):
+        check_whole(key, value, 1)
     prints = [part.fingerprint for part in recordings(train, test)]
     data = {"train": train, "test": test, "fingerprints": prints}
     cells = [Cell(name, {"arm": name, **data}) for name in MFCC]

@@ -15,13 +15,12 @@ since these are 100 epochs, 12,800 points. Its other settings did not show its c
 decided on validation points:
 
 - Biases start at zero: the network starts as a function of a point's direction, where both spirals are
-everywhere, at chance. With torch's
-  random biases, networks without noise ended anywhere from 0.51 to 0.77.
-- The temperature is 0.05: at 0.5, noise of 0.4 costs 0.06 of 1.18 nats, too little to move a network; at
-0.05, half a nat of 2.41. - Adam at 1e-3 with a cosine schedule: SGD at the paper's 0.03 and near it stayed at
-chance at this temperature, or collapsed to a point. - The bank holds the last view (momentum 0, in Wu et al.
-2020, sec. 6 as good as 0.5). - One turn to a spiral, arms 0.8 apart: arms 1.5 apart were unrolled without any
-noise.
+  everywhere, at chance. With torch's random biases, networks without noise ended anywhere from 0.51 to 0.77.
+- The temperature is 0.05: at 0.5, noise of 0.4 costs 0.06 of 1.18 nats, too little to move a network; at 0.05,
+  half a nat of 2.41.
+- Adam at 1e-3 with a cosine schedule: SGD at the paper's 0.03 stayed at chance or collapsed to a point.
+- The bank holds the last view (momentum 0, in Wu et al. 2020, sec. 6 as good as 0.5).
+- One turn to a spiral, arms 0.8 apart: arms 1.5 apart were unrolled without any noise.
 
 The first weights decide how far the spirals come apart more than any of these: the curve enters the circle
 folded, and to remove a fold an arm would have to pass through one point. So seeds differ by 0.09;
@@ -46,7 +45,7 @@ from nearfar.config.schema import plain
 from nearfar.core.method import Method
 from nearfar.core.schedules import Adaptive, Progress, Value, at, cosine, parse_value
 from nearfar.core.types import Batch
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_whole
 from nearfar.evaluate import linear
 from nearfar.parts.bounds import InfoNCE
 from nearfar.parts.critics import Cosine
@@ -182,8 +181,7 @@ def run(
     budget = {"points": points, "negatives": negatives, "steps": steps, "held": held}
     minimum = {"points": BATCH, "held": DRAWN_POINTS}
     for key, value in {**budget, "repeats": repeats, "jobs": jobs}.items():
-        if value < minimum.get(key, 1):
-            raise UserError(f"{key} was {value}; expected whole numbers from {minimum.get(key, 1)}")
+        check_whole(key, value, minimum.get(key, 1))
     if noise is not None and noise < 0:
         raise UserError(f"noise was {noise:g}; expected numbers from 0, or none for all of the figure's")
     Cosine(temperature)  # refuses a bad temperature before the work
@@ -194,13 +192,9 @@ def run(
         )
     noises = NOISES if noise is None else (noise,)
     shared = {**budget, "temperature": plain(temperature)}
-    options: dict[str, dict[str, Any]] = {
-        f"noise={eta:g},seed={s}": {"seed": s, "noise": eta, **shared}
-        for eta in noises
-        for s in range(seed, seed + repeats)
-    }
-    values = list(workspace.call(repetition, options, jobs).values())
-    groups = {eta: values[place * repeats : (place + 1) * repeats] for place, eta in enumerate(noises)}
+    arms: dict[str, dict[str, Any]] = {f"noise={eta:g}": {"noise": eta, **shared} for eta in noises}
+    values = workspace.repeat(repetition, arms, range(seed, seed + repeats), jobs)
+    groups = dict(zip(noises, values.values(), strict=True))
     last = at(temperature, Progress(steps - 1, steps, max(1, points // BATCH)))
     accuracies = _accuracy_table(groups)
     tables = (accuracies, _loss_table(groups, last), *_embedding_tables(groups))

@@ -32,7 +32,9 @@ from nearfar.studies.comparison import (
     PaperColumn,
     comparison_study,
     compute_figures,
+    measure_table,
     paired,
+    values_of,
     verdict,
 )
 from nearfar.studies.frame import (
@@ -113,12 +115,8 @@ class Trend:
     def ours(self, figures: Figures) -> str | None:
         """Ours over pairs and seeds; None where no pair was trained."""
         names = [(str(a), str(b)) for a, b in self.pairs]
-        differences = [
-            value
-            for a, b in names
-            if a in figures and b in figures
-            for value in paired(figures, a, b, "linear")
-        ]
+        trained = [(a, b) for a, b in names if a in figures and b in figures]
+        differences = [value for a, b in trained for value in paired(figures, a, b, "linear")]
         return verdict(differences, "pairs") if differences else None
 
 
@@ -128,30 +126,28 @@ def train_models(workspace: Workspace, setup: ThesisSetup, models: Sequence[Thes
     if setup.batch < minimum:
         raise UserError(
             f"batch was {setup.batch}; it stands for the thesis' {LARGEST_BATCH}, whose smallest batch must "
-            "scale to at least 2: expected "
-            f"{minimum} or more"
+            f"scale to at least 2: expected {minimum} or more"
         )
     return compute_figures(workspace, setup, {str(model): model.arm(setup) for model in models})
 
 
 def model_tables(
-    name: str,
-    models: Sequence[ThesisModel],
+    models_by_table: Mapping[str, Sequence[ThesisModel]],
     figures: Figures,
-    paper: Callable[[ThesisModel, int], TableValue],
+    paper: Mapping[ThesisModel, Sequence[TableValue]],
     source: str,
-    x: Callable[[ThesisModel], tuple[str, float] | None],
+    x: Callable[[Sequence[ThesisModel], ThesisModel], tuple[str, float] | None],
 ) -> list[StudyTable]:
-    """A table of the thesis: one for top-1 and one for top-5."""
+    """The tables of the thesis: each is one for top-1 and one for top-5."""
     tables = []
-    for place, (measure, title) in enumerate(MEASURES.items()):
+    for (name, models), (place, measure) in product(models_by_table.items(), enumerate(MEASURES)):
         rows = []
         for model in models:
-            values = [one[measure] for one in figures[str(model)] if one is not None]
-            series, number = x(model) or ("", None)
-            rows.append(mean_row(str(model), values, paper(model, place), scale=100, x=number, series=series))
+            values, printed = values_of(figures, str(model), measure), paper.get(model, (None, None))[place]
+            series, number = x(models, model) or ("", None)
+            rows.append(mean_row(str(model), values, printed, scale=100, x=number, series=series))
         has_paper = any(row.paper is not None for row in rows)
-        tables.append(StudyTable(f"{name}, {title}", tuple(rows), source if has_paper else ""))
+        tables.append(StudyTable(f"{name}, {MEASURES[measure]}", tuple(rows), source if has_paper else ""))
     return tables
 
 
@@ -166,8 +162,7 @@ def over_batch(model: ThesisModel) -> tuple[str, float]:
     return f"{model.method}{', deep' if model.deep else ''}", float(model.batch)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# - SimCLR
+# ------------------------------------------------------------------------------------------------ SimCLR
 
 TEMPERATURES = JITTERS = (0.25, 0.5, 0.75, 1.0)
 GRID = [ThesisModel(b, t, j) for b, t, j in product((512, 1024), TEMPERATURES, JITTERS)]
@@ -244,18 +239,8 @@ def simclr(workspace: Workspace, setup: ThesisSetup, tables: str = "all") -> Stu
     """`tables` names some by number, with commas: 3, 23a, 8, 6."""
     by_table = choose_tables(tables)
     figures = train_models(workspace, setup, [model for models in by_table.values() for model in models])
-    printed = [
-        table
-        for name, models in by_table.items()
-        for table in model_tables(
-            name,
-            models,
-            figures,
-            _simclr_paper,
-            SIMCLR_SOURCE,
-            over_batch if models is BATCH_MODELS else _over_jitter,
-        )
-    ]
+    x = lambda models, model: over_batch(model) if models is BATCH_MODELS else _over_jitter(model)
+    printed = model_tables(by_table, figures, SIMCLR_PAPER, SIMCLR_SOURCE, x)
     means = {name: mean_and_spread([v["linear"] for v in seeds if v])[0] for name, seeds in figures.items()}
     best = max(means, key=means.__getitem__)
     remarks = (
@@ -269,10 +254,6 @@ def simclr(workspace: Workspace, setup: ThesisSetup, tables: str = "all") -> Stu
     )
     trends = trend_table(SIMCLR_TRENDS, figures, SIMCLR_PAPER, SIMCLR_SOURCE)
     return StudyResult((*printed, trends), remarks)
-
-
-def _simclr_paper(model: ThesisModel, place: int) -> float | None:
-    return SIMCLR_PAPER[model][place] if model in SIMCLR_PAPER else None
 
 
 def _over_jitter(model: ThesisModel) -> tuple[str, float] | None:
@@ -289,8 +270,7 @@ def choose_tables(tables: str) -> dict[str, list[ThesisModel]]:
     return {numbers[number]: SIMCLR_TABLES[numbers[number]] for number in numbers if number in words}
 
 
-# ------------------------------------------------------------------------------------------------------------
-# --- BYOL
+# -------------------------------------------------------------------------------------------------- BYOL
 
 BATCHES = (32, 64, 128, 256, 512, 1024)
 SHALLOW = [ThesisModel(b, method="byol") for b in BATCHES]
@@ -330,22 +310,11 @@ def byol(workspace: Workspace, setup: ThesisSetup) -> StudyResult:
     """BYOL, and SimCLR on the same batches and images. No trend is read from the thesis' figures, which are
     of single batches."""
     figures = train_models(workspace, setup, [model for models in BYOL_TABLES.values() for model in models])
-    printed = [
-        table
-        for name, models in BYOL_TABLES.items()
-        for table in model_tables(
-            name,
-            models,
-            figures,
-            _byol_paper,
-            BYOL_SOURCE,
-            (lambda _: None) if models is VIEWS else over_batch,
-        )
-    ]
-    by_method = {
-        "byol": batch_sensitivity(figures, SHALLOW),
-        "simclr": batch_sensitivity(figures, SIMCLR_MODELS),
-    }
+    paper = {model: [f"{top:g}, of one batch" for top in tops] for model, tops in SINGLE_BATCH.items()}
+    x = lambda models, model: None if models is VIEWS else over_batch(model)
+    printed = model_tables(BYOL_TABLES, figures, paper, BYOL_SOURCE, x)
+    models_by_method = {"byol": SHALLOW, "simclr": SIMCLR_MODELS}
+    by_method = {name: batch_sensitivity(figures, models) for name, models in models_by_method.items()}
     less = [a["range"] < b["range"] for a, b in zip(by_method["byol"], by_method["simclr"], strict=True)]
     smallest = setup.batch * BATCHES[0] // LARGEST_BATCH
     remarks = (
@@ -357,10 +326,6 @@ def byol(workspace: Workspace, setup: ThesisSetup) -> StudyResult:
     )
     trends = trend_table(BYOL_TRENDS, figures, {}, BYOL_CLAIMS)
     return StudyResult((*printed, _sensitivity_table(by_method), trends), remarks)
-
-
-def _byol_paper(model: ThesisModel, place: int) -> str | None:
-    return f"{SINGLE_BATCH[model][place]:g}, of one batch" if model in SINGLE_BATCH else None
 
 
 def batch_sensitivity(figures: Figures, models: Sequence[ThesisModel]) -> list[dict[str, float]]:
@@ -385,8 +350,7 @@ def _sensitivity_table(by_method: Mapping[str, Sequence[Mapping[str, float]]]) -
     return StudyTable("How much the batch matters", tuple(rows), BYOL_CLAIMS)
 
 
-# ------------------------------------------------------------------------------------------------------
-# BYOL's target
+# ----------------------------------------------------------------------------------------- BYOL's target
 
 TAUS = (0.0, 0.9, 0.99, 0.999, 1.0)
 BASE_TAU = 0.99
@@ -444,8 +408,7 @@ def byol_norms(setup: ImageSetup) -> Comparison:
 
 def add_rankme(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
     """Adds RankMe, the number of directions that features use: low for a collapsed network."""
-    rows = [mean_row(name, [v["rankme"] for v in figures[name] if v]) for name in comparison.arms]
-    return StudyResult((*result.tables, StudyTable("RankMe of the features", tuple(rows))), result.remarks)
+    return result.adding(measure_table("RankMe of the features", figures, comparison.arms, "rankme"))
 
 
 STUDIES = (

@@ -1,5 +1,4 @@
-"""The resume engine of sweeps, studies and semi: cells in folders, claims by file locks, results written
-atomically.
+"""The resume engine of sweeps, studies and semi: cells in folders, claimed by locks, written atomically.
 
     DIR/cells/temperature=0.1,seed=0-1a2b3c4d/    a cell's files, with result.json once it ended
     DIR/claims/NAME.lock                          held by the process that computes the cell, released when it ends or dies
@@ -194,8 +193,7 @@ def share_cells(
     work: Callable[[Cell], None],
     deadline: float = math.inf,
 ) -> None:
-    """Runs every unfinished, unclaimed cell; takes over cells of dead processes; returns when all are
-    finished.
+    """Runs every unfinished, unclaimed cell, and those of dead processes; returns when all are done.
 
     `deadline`: a moment of `time.monotonic` after which no cell is started.
     """

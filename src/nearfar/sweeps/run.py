@@ -52,8 +52,7 @@ def sweep(
     config: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> SweepResult:
-    """Tries settings, selects on a held-out split of the training data, and reports the selected one on
-    `test`.
+    """Tries settings, selects on held-out training data, and reports the selected one on `test`.
 
         result = nf.sweep("simclr", "photos/", out="sweeps/a", temperature=[0.1, 0.5], batch_size=[64, 256],
         seed=[0, 1, 2], test="other/") result.best.point, result.best.mean, print(result)

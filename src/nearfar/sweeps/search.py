@@ -1,5 +1,4 @@
-"""Searches instead of listing: optuna proposes the next point from the earlier ones (TPE) and ends runs that
-fall behind.
+"""Searches instead of listing: optuna (TPE) proposes points and ends runs that fall behind.
 
 The sweep's folder is the storage: `trials/*/0007.json` is written before its training begins, its values are
 those of its cells, and optuna reads all of it again each time. So a proposal is a function of the seed, the

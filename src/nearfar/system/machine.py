@@ -1,5 +1,4 @@
-"""Facts about this machine and the installed packages, without importing them: fast, and works on a broken
-install.
+"""Facts about this machine and its packages, without importing them, so also on a broken install.
 
 `nearfar.system.hardware` asks torch itself.
 """

@@ -95,8 +95,7 @@ def read_table_file(
 def read_table(
     source: Any, path: str, size: int, names: Collection[str] | None = None, cell_bytes: int = CELL_BYTES
 ) -> Any:
-    """The Arrow table of the columns (or leaves) of these names, without dictionary types; all of them
-    without names.
+    """The Arrow table of the columns (or leaves) of these names (None: all), without dictionary types.
 
     `source` is what `pyarrow.parquet.ParquetFile` takes. `cell_bytes` is the least that a cell will take
     where the table is used.

@@ -78,8 +78,7 @@ class Display:
             self._history.popleft()
 
     def _time_left(self) -> str:
-        """From the speed of the last minute. The first step, which compiles and fills caches, is not
-        included."""
+        """From the speed of the last minute, without the first step, which compiles and fills caches."""
         (start, first_step), (end, step) = self._history[0], self._history[-1]
         if step == self._steps:
             return "0 s left"

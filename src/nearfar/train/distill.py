@@ -82,8 +82,7 @@ def student_of(
     located: Located | None = None,
     objects: Objects | None = None,
 ) -> tuple[Settings, Objects, str | None]:
-    """The settings of a student of this teacher, its Python objects, and a note about defaults for this
-    machine."""
+    """The settings of a student of this teacher, its objects, and a note about defaults."""
     for layer in layers:
         if "recipe" in layer:
             raise UserError("recipe is not a setting of distillation; choose with objective=")

@@ -1,5 +1,4 @@
-"""The held-out estimate of a run: the information that two views share, on instances that were not trained
-on.
+"""The held-out estimate of a run: the information that views of unseen instances share.
 
 It proves something only if nothing was fitted to these instances. A checkpoint stores whether that is so
 (`unseen` in its facts): it is not so if the run continued with another split, or started with weights of a
@@ -79,8 +78,7 @@ def _is_clean_for(init: str, description: Description, all_data: DataSet) -> boo
 def make_estimate(
     session: Session, held_out: DataSet | None, clean: bool | None, objects: Objects = NONE
 ) -> HeldOutEstimate | None:
-    """The estimate of the information that two views of held-out instances share; None without held-out
-    instances."""
+    """The estimate of the information that two views share; None without held-out instances."""
     if held_out is None:
         return None
     settings, data = session.settings, held_out
@@ -121,8 +119,7 @@ def _views_mix_instances(data: DataSet, settings: Settings, view: Viewing) -> bo
 
 
 def dependence(held_out: DataSet, session: Session) -> str:
-    """Why the held-out instances are not independent draws, in a clause; empty if nothing is known against
-    it."""
+    """Why held-out instances are not independent draws, in a clause; empty if they may be."""
     data = session.data
     if held_out.cut_from is not None and data.cut_from is not None:
         shared = np.isin(held_out.cut_from, data.cut_from)

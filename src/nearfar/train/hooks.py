@@ -25,19 +25,16 @@ if TYPE_CHECKING:
 
 
 class Hook:
-    """Base class. Override what you need. Every rank calls its own hooks, in the order in which they were
-    given.
+    """Base class of what happens around steps. Every rank calls its own hooks, in order.
 
-    The state is saved in every checkpoint and restored before `on_start` of a resumed run. Hooks are matched
-    by class name.
+    The state is saved in checkpoints and restored before `on_start`, matched by class name.
     """
 
     def on_start(self, session: "Session") -> None:
         """Called before the first step of a new run (`session.step` is 0) or of a resumed one."""
 
     def on_step(self, session: "Session", outcome: "StepOutcome") -> None:
-        """Called after every step. `outcome` has `loss`, `grad_norm`, `nats`, `ceiling` and the method's own
-        `computed`."""
+        """Called after every step. `outcome` has `loss`, `grad_norm`, `nats`, `ceiling` and `computed`."""
 
     def on_epoch(self, session: "Session") -> None:
         """Called after `on_step` of the last step of every epoch."""
@@ -262,8 +259,7 @@ HeldOutEstimate = Callable[[Method, Progress], HeldOutNats | None]
 
 
 class PeriodicEvaluation(Hook):
-    """Evaluates on data that is not trained on, every `probe_every` epochs, and before the first and after
-    the last step.
+    """Evaluates on held-out data every `probe_every` epochs, before the first step and after the last.
 
     Rank 0 computes the held-out estimate while the others wait. The probe embeds a share on every rank.
     """
@@ -349,8 +345,7 @@ class ProbePace:
         self.seconds, self.count, self.warned = 0.0, 0, False
 
     def observe(self, seconds: float, elapsed: float) -> str | None:
-        """The warning, if one is due after a probe of `seconds`, with `elapsed` seconds since the run was
-        started or resumed."""
+        """The warning due after a probe of `seconds`, `elapsed` seconds since the run was started."""
         self.seconds, self.count = self.seconds + seconds, self.count + 1
         slow = self.seconds > self.MIN_SECONDS and self.seconds > self.MAX_SHARE * elapsed
         if self.warned or self.count < self.MIN_PROBES or not slow:

@@ -1,5 +1,4 @@
-"""Where the metrics of a run go. metrics.jsonl is always written; `logger=tensorboard,wandb,mlflow,trackio`
-adds others.
+"""Where metrics go: always to metrics.jsonl, and with `logger=tensorboard,wandb,mlflow,trackio` to others.
 
 A row is a flat dict: `kind` ("train", "probe", "held-out", "event", or what a hook sets), `step`, `epoch` and
 its values. A new logger is one class; `nf.pretrain(..., loggers=[MyLogger()])` adds it to a run.
@@ -72,8 +71,7 @@ def scalars(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 class JsonLines(Logger):
-    """Appends rows to metrics.jsonl. Rows after `step`, which a resumed run computes again, are removed
-    first."""
+    """Appends rows to metrics.jsonl. Rows after `step`, computed again by a resumed run, are removed."""
 
     def __init__(self, folder: RunFolder, step: int) -> None:
         self._path = folder.metrics
@@ -105,8 +103,7 @@ class JsonLines(Logger):
 
 
 class TensorBoard(Logger):
-    """Writes event files to tb/. If they cannot be written, the run continues without: metrics.jsonl has the
-    same rows."""
+    """Writes event files to tb/. Without them the run continues: metrics.jsonl has the same rows."""
 
     def __init__(self, folder: RunFolder, settings: Settings, step: int) -> None:
         need("tensorboard")
@@ -170,8 +167,7 @@ class WeightsAndBiases(Logger):
 
 
 class MLflow(Logger):
-    """MLflow. Without MLFLOW_TRACKING_URI the store is mlflow.db in the run folder. Usage statistics are
-    switched off."""
+    """MLflow, with mlflow.db in the run folder unless MLFLOW_TRACKING_URI is set, without statistics."""
 
     def __init__(self, folder: RunFolder, settings: Settings, step: int) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -210,8 +206,7 @@ class MLflow(Logger):
 
 
 class Trackio(Logger):
-    """trackio, which stores locally in TRACKIO_DIR. What it prints is dropped: standard output is for
-    results."""
+    """trackio, which stores in TRACKIO_DIR. What it prints is dropped: standard output is for results."""
 
     def __init__(self, folder: RunFolder, settings: Settings, step: int) -> None:
         self._trackio = need("trackio")
@@ -244,8 +239,7 @@ LOGGERS: dict[str, Callable[[RunFolder, Settings, int], Logger]] = {
 
 
 def logger_names(setting: str) -> tuple[str, ...]:
-    """The loggers of the setting `logger`: "auto" is TensorBoard if it is installed, "none" is metrics.jsonl
-    only."""
+    """The loggers of the setting: "auto" is TensorBoard if installed, "none" is metrics.jsonl only."""
     if setting == "auto":
         return ("tensorboard",) if find_spec("tensorboard") else ()
     return tuple(name.strip() for name in setting.split(",")) if setting != "none" else ()
@@ -254,8 +248,7 @@ def logger_names(setting: str) -> tuple[str, ...]:
 def open_loggers(
     folder: RunFolder, settings: Settings, step: int, custom: Sequence[Logger] = ()
 ) -> list[Logger]:
-    """The loggers of a run that continues after `step` (-1: a new run): metrics.jsonl, those of the setting,
-    and the user's."""
+    """metrics.jsonl, the loggers of the setting, and the user's, for a run after `step` (-1: new)."""
     opened: list[Logger] = [JsonLines(folder, step)]
     try:
         for name in logger_names(settings.logger):

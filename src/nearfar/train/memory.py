@@ -103,8 +103,7 @@ def _chunk_note(session: Session, chunk: int, count: int, needed: int, budget: i
 
 
 def _budget(session: Session, pixels: int) -> int | None:
-    """Bytes that encoding may take; None if unknown. Prefetched batches, the optimiser's state and scores
-    are subtracted."""
+    """Bytes that encoding may take, without batches, optimiser state and scores; None if unknown."""
     settings = session.settings
     reserved = TRAINING_COPIES * _trainable_bytes(session) + (settings.workers + 3) * pixels
     reserved += _session_score_bytes(session)

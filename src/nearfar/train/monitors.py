@@ -1,5 +1,4 @@
-"""Hooks that watch for silent failures: collapsed embeddings, losses that are not finite, gradients that are
-zero.
+"""Hooks that watch for silent failures: collapse, losses that are not finite, gradients of zero.
 
 `embedding_spread` measures, `collapse_warning` judges one measurement, `CollapseMonitor` waits until the
 problem lasts. `FiniteMonitor` skips a few steps that are not finite and then stops the run. The state of the
@@ -160,8 +159,7 @@ class CollapseMonitor(Hook):
 
 
 class GradientMonitor(Hook):
-    """Warns once if the gradient was exactly zero in the first `patience` steps: then the objective moved no
-    weight."""
+    """Warns once if the gradient was exactly zero in the first `patience` steps."""
 
     def __init__(self, patience: int = 5) -> None:
         self.patience = patience

@@ -107,8 +107,7 @@ def pretrain(
 def train_supervised(
     data: Any, out: str | Path, *, labels: Any = None, recipe: str | Method = "supervised", **settings: Any
 ) -> Run:
-    """Trains encoder and classifier on the labels of `data`, by cross-entropy: `pretrain` with the recipe
-    "supervised".
+    """Trains encoder and classifier on labels by cross-entropy: `pretrain` with recipe "supervised".
 
         run = nf.train("photos/", out="runs/labels", init="runs/photos", layer_decay=0.7, labels=0.01)
 
@@ -191,8 +190,7 @@ def run_pretraining(
 
 
 class Preparation:
-    """A run before its next step: opens the data, builds the session and restores it from a checkpoint, if
-    there is one."""
+    """A run before its next step: opens the data, builds the session, restores a checkpoint."""
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
 """Probes: how well the features of a run in training classify, and how good they are without labels.
 
-Features are those of the frozen backbone: no gradient, no statistic and no random draw of the training
-changes.
+Features are those of the frozen backbone: training and its random draws are not changed.
 """
 
 from dataclasses import dataclass

@@ -16,8 +16,7 @@ INSTANCES, CLASSES = 1024, 10
 def recipe(
     name: str, data: Any = None, *, instances: int = INSTANCES, classes: int = CLASSES, **settings: Any
 ) -> Method:
-    """The method that a recipe names, before its first step: what `pretrain` would train with these settings
-    and objects.
+    """The untrained method of a recipe: what `pretrain` would train with these settings and objects.
 
         method = nf.recipe("moco", data=images, backbone=my_module, negatives={"size": 512})
         outcome = method(nf.Batch((view, other), index), progress)    then outcome.loss.backward(), and after the optimiser's step

@@ -1,5 +1,4 @@
-"""Whether and from where a run continues: the newest valid checkpoint, and what may have changed since it was
-written."""
+"""Whether and from where a run continues: the newest valid checkpoint, and what may have changed."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,8 +82,7 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def newest_checkpoint(folder: RunFolder) -> checkpoints.Loaded | None:
-    """The newest valid checkpoint; None before the first one. If all are damaged, the run does not start
-    over."""
+    """The newest valid checkpoint; None before the first. If all are damaged, an error."""
     loaded = checkpoints.load_newest(folder.checkpoints)
     paths = sorted(folder.checkpoints.glob("step-*"))
     if loaded is None and paths:

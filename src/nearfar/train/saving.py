@@ -1,7 +1,6 @@
 """Checkpoints and stops: what is saved, when, and how a run ends early without losing work.
 
-Checkpoints are written by a background thread: the state is copied at once, and training continues while it
-is written.
+A background thread writes checkpoints from a copy of the state while training continues.
 """
 
 import copy
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
 
 
 class Checkpoints(Hook):
-    """Writes a checkpoint every `checkpoint_every` steps, every `checkpoint_minutes` minutes, and when the
-    run ends or is interrupted."""
+    """Writes a checkpoint every `checkpoint_every` steps, `checkpoint_minutes` minutes, and at the end."""
 
     def __init__(self) -> None:
         self._save_pending = (
@@ -60,8 +58,7 @@ class Checkpoints(Hook):
             raise Stopped(self._sentence(session, session.interrupt))
 
     def _save(self, session: "Session", outcome: StepOutcome) -> bool:
-        """Writes the state if a run can continue from it; otherwise it would replace one from which a run
-        can."""
+        """Writes the state if a run can continue from it; otherwise it would replace a usable one."""
         if not is_resumable(session, outcome):
             return False
         self._write(session)
@@ -92,8 +89,7 @@ class Checkpoints(Hook):
 
 
 class CheckpointWriter:
-    """Writes one checkpoint at a time in a background thread. An error in the thread is raised by the next
-    call."""
+    """Writes one checkpoint at a time in a thread, whose error the next call raises."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="nearfar-save")
@@ -138,8 +134,7 @@ def copy_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class Interrupts:
-    """Inside this context SIGTERM, SIGINT, SIGHUP and the time limit are reasons to stop, which are read
-    after each step."""
+    """Inside, SIGTERM, SIGINT, SIGHUP and the time limit are reasons to stop, read after each step."""
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -189,8 +184,7 @@ def hook_names(hooks: Iterable[Hook]) -> dict[str, Hook]:
 
 
 def pack_states(hooks: Iterable[Hook]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(tensors, JSON) of the states of all hooks. Tensors are stored as bytes, so that they may hold any
-    value."""
+    """(tensors, JSON) of the states of all hooks. Tensors are stored as bytes, for any value."""
     tensors: dict[str, Tensor] = {}
 
     def pack(value: Any, path: str) -> Any:

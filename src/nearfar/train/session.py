@@ -208,13 +208,11 @@ class Session:
         return self.step % self.steps_per_epoch == 0
 
     def stop(self, reason: str) -> None:
-        """Ends the run after this step. A checkpoint is written and the run counts as finished; `reason` is
-        stored with it."""
+        """Ends the run after this step, as finished, with a checkpoint that stores the `reason`."""
         self.stop_reason = reason or "no reason given"
 
     def is_due(self, epochs: float) -> bool:
-        """Whether a multiple of `epochs` epochs ends at this step, or the run does. Never if `epochs` is
-        0."""
+        """Whether a multiple of `epochs` epochs ends at this step, or the run. Never for 0 epochs."""
         if not epochs:
             return False
         period = max(1, round(epochs * self.steps_per_epoch))
@@ -260,8 +258,7 @@ class Session:
                 logger.close()
 
     def notify(self, outcome: StepOutcome) -> None:
-        """Calls every hook in order. The checkpoint hook is the last one, so it stores the state of all
-        others after this step."""
+        """Calls every hook in order. The last one saves, so it stores the state of all others."""
         for hook in self.hooks:
             hook.on_step(self, outcome)
             if self.ends_epoch:
@@ -291,8 +288,7 @@ class Session:
         return torch.autocast(self.device.type, dtype=self.precision if half else None, enabled=half)
 
     def spread(self, outcome: StepOutcome) -> Spread:
-        """How the embeddings of the step's batch are spread, computed once per step. Every rank must call
-        this."""
+        """How the embeddings of the batch are spread, computed once per step. Every rank must call this."""
         if self._spread is None or self._spread[0] is not outcome:
             self._spread = (outcome, embedding_spread(self.strategy.all_gather(outcome.anchors)))
         return self._spread[1]
@@ -300,8 +296,7 @@ class Session:
     # ----------------------------------------------------------------------------------------------- output
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Sends a row to every logger, with `kind` ("hook" if not given), `step` and `epoch`. Only rank 0 has
-        loggers."""
+        """Sends a row to every logger (rank 0 has them), with `kind` (default "hook"), `step`, `epoch`."""
         numbers = {key: plain_number(value) for key, value in row.items()}
         complete = {"kind": "hook", "step": self.step, "epoch": self.progress.epoch, **numbers}
         for logger in self.loggers:
@@ -322,8 +317,7 @@ class Session:
         return tensors | {f"optimizer/{name}": tensor for name, tensor in moments.items()}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and facts of a checkpoint. Every rank must call this; rank 0, which writes, gets full
-        tensors."""
+        """Tensors and facts of a checkpoint. Every rank must call this; rank 0 gets full tensors."""
         tensors = self.strategy.full_state(self.tensors())
         hook_tensors, hook_states = pack_states(self.hooks)
         facts = {
@@ -365,8 +359,7 @@ class Session:
 
     @torch.no_grad()
     def embed_all(self) -> Tensor:
-        """The key network's embedding of every instance in plain view, in order; no network moves. Ranks
-        share the batches."""
+        """The key network's embedding of every instance in plain view, in order, shared among ranks."""
         settings = self.settings
         share, gather = shared_batches(self.data, settings.batch_size, self.strategy)
         plain_view = settings.parts["views"].plain_view(self.description, self.device)
@@ -401,8 +394,7 @@ class Session:
 
 
 def freeze_stages(method: Method, names: str, network: str) -> None:
-    """Freezes stages of the backbones, and of the slow networks that follow them. `network`: the name of the
-    backbone in an error."""
+    """Freezes stages of the backbones and of their slow copies. `network`: its name, for an error."""
     requested = [name.strip() for name in names.split(",")]
     for backbone in backbones_of(method):
         for body in copies_of(method, backbone):

@@ -1,5 +1,4 @@
-"""The papers' methods by name: functions that return a `Method` of parts, by family. A recipe sets defaults
-and nothing else."""
+"""The papers' methods by name: functions that return a `Method` of parts, and nothing but defaults."""
 
 from nearfar.config.recipes.distillation import DISTILL
 from nearfar.config.recipes.images import IMAGES, SUPERVISED

@@ -1,5 +1,4 @@
-"""Methods for images: two views encoded side by side, remembered keys, metric losses, corrected negatives,
-no negatives, prototypes.
+"""Methods for images: two views, memories, metric losses, corrected negatives, no negatives, prototypes.
 
 Settings are for small pictures and a CPU; presets.py has the papers' own.
 """
@@ -236,8 +235,7 @@ def supcon() -> Method:
 
 
 def vicreg() -> Method:
-    """The agreement is Barber-Agakov with a normal q(v | u) about u; its missing term, the entropy of v, is
-    raised by the prior."""
+    """Agreement is Barber-Agakov with a normal q(v | u) about u; the prior raises its missing term, H(v)."""
     return Method(
         views=SimCLRViews(),
         encoders=Shared(HeadConfig("mlp")),
@@ -255,8 +253,7 @@ def sigreg() -> Method:
 
 
 def lejepa(weight: float = 0.05) -> Method:
-    """(1 - weight) times the mean square from every view to the mean of the large ones, plus weight times
-    SIGReg."""
+    """(1 - weight) times the mean square distance of views to the mean of the large ones, + weight SIGReg."""
     return vicreg().replace(
         encoders=Shared(HeadConfig("mlp"), target="mean"),
         critic=Distance(1 / (1 - weight), unit=False, mean=True),
@@ -271,8 +268,7 @@ def barlow(redundancy: float = 0.0051) -> Method:
 
 
 def supervised() -> Method:
-    """Crops are SimCLR's at small sizes. Colours are unchanged: labels say what matters, and jitter would
-    only cost accuracy."""
+    """Small SimCLR crops. Colours are unchanged: labels say what matters, and jitter only costs accuracy."""
     return Method(
         views=CropFlipViews(count=1),
         encoders=Prototypes(HeadConfig("none")),

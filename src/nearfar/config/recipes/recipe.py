@@ -33,15 +33,13 @@ class Training:
 
 @cache
 def method_template(method: Callable[..., Method]) -> Method:
-    """The method that a recipe's function returns. It is made once: runs copy its parts, nothing changes
-    them."""
+    """The method that a recipe's function returns, made once: runs copy its parts."""
     return method()
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A selection that a recipe also exists under. `selection` makes that of a run of so many epochs, for these
-    negatives."""
+    """A selection that a recipe also exists under; `selection(negatives, epochs)` makes it."""
 
     about: str
     selection: Callable[[AbstractNegatives, int], AbstractSelection]

@@ -39,8 +39,7 @@ def variants(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
 
 
 def _selection(recipe: Recipe, variant: Variant, epochs: int) -> AbstractSelection:
-    """The variant's selection. That of the recipe's method is kept beside it: weights come last, positives by
-    label first."""
+    """The variant's selection beside the recipe's own: weights come last, positives by label first."""
     method = method_template(recipe.method)
     added = variant.selection(method.negatives, epochs)
     if isinstance(method.selection, Everyone):

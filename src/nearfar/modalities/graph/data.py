@@ -209,8 +209,7 @@ def check_inputs(inputs: str) -> None:
 
 
 def tu_files(folder: Path) -> tuple[Path, str] | None:
-    """The folder with the files and the name of the set; None if it is no TU folder. torch_geometric keeps
-    them in `raw`."""
+    """The folder with the files (or its `raw`) and the name of the set; None if it is no TU folder."""
     for place in (folder, folder / "raw"):
         for file in sorted(place.glob(f"*_{NODES}.txt")) if place.is_dir() else []:
             name = file.name.removesuffix(f"_{NODES}.txt")

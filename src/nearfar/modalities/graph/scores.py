@@ -91,8 +91,7 @@ def rbf_kernel(features: Float[np.ndarray, "graph dim"]) -> Float[np.ndarray, "g
 def svm_scores(
     kernel: Float[np.ndarray, "graph graph"], labels: np.ndarray, seed: int, repeats: int = SEEDS
 ) -> Measurement:
-    """Mean accuracy over folds, for each of `repeats` ways of making them; C by `INNER` folds within the
-    training folds."""
+    """Mean accuracy over folds, for each of `repeats` ways of making them; C by folds within training."""
     model, validation = need("sklearn.svm"), need("sklearn.model_selection")
     smallest_class = int(np.bincount(labels).min(initial=len(labels)))
     folds = max(2, min(FOLDS, smallest_class))

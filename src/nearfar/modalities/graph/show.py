@@ -1,5 +1,4 @@
-"""Graphs in reports (nodes pushed apart, edges pulling them together, a colour for each label) and their
-baselines."""
+"""Graphs in reports (a spring layout, a colour for each label) and their baselines."""
 
 import colorsys
 from collections.abc import Mapping
@@ -40,8 +39,7 @@ class GraphPresenter(AbstractPresenter):
 
 
 def layout(graph: Graph) -> Float[np.ndarray, "node 2"]:
-    """Places in [0, 1] (Fruchterman & Reingold 1991), from a circle, so that a graph looks the same each
-    time."""
+    """Places in [0, 1] (Fruchterman & Reingold 1991); it starts from a circle, so it is deterministic."""
     count = len(graph.labels)
     angle = 2 * np.pi * np.arange(count) / max(1, count)
     place = np.stack([np.cos(angle), np.sin(angle)], axis=1) * (1 + 0.01 * np.arange(count)[:, None] % 7)

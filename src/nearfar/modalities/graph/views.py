@@ -191,8 +191,7 @@ class Perturb(AbstractGraphViews):
 
 
 class Shuffle(AbstractGraphViews):
-    """The graph, and the graph with its nodes at one another's places: the corruption of Veličković et al.
-    2019, sec. 4.2."""
+    """The graph, and the graph with its nodes at one another's places (Veličković et al. 2019, sec. 4.2)."""
 
     symmetric = False
 

@@ -1,5 +1,4 @@
-"""MNIST's own format, idx, in which sets of its kind come (MNIST, Fashion-MNIST, KMNIST, EMNIST): a header
-with the shape, then bytes.
+"""idx, the format of MNIST and sets like it (Fashion-MNIST, KMNIST, EMNIST): a header, then bytes.
 
     train-images-idx3-ubyte.gz   train-labels-idx1-ubyte.gz   t10k-images-idx3-ubyte.gz   t10k-labels-idx1-ubyte.gz
 

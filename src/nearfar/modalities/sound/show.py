@@ -5,8 +5,7 @@ recognition before features were learned.
     scale--> log
          --cosine transform--> the first 13 coefficients
 
-Averaged over time they are the recording's baseline features; together with their standard deviations, a
-second one.
+Averaged over time they are the baseline; together with their standard deviations, a second one.
 """
 
 from collections.abc import Mapping

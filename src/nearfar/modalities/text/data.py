@@ -1,5 +1,4 @@
-"""Text as blocks of numbered symbols: characters or words of .txt files, or numbers already (an .npz with
-`tokens`).
+"""Text as blocks of numbered symbols: characters or words of .txt files, or an .npz with `tokens`.
 
 Symbol 0 stands for whatever the vocabulary does not have. A vocabulary belongs to a run: text opened for an
 evaluation is read with the one that was made from the training text.

@@ -1,5 +1,4 @@
-"""Symbols with some of them hidden, and the hidden ones: the two views of a masked language model (Wu et al.
-2020, sec. 5.1).
+"""Symbols with some hidden, and the hidden ones: views of masked language models (Wu et al. 2020, sec. 5.1).
 
 View 0 is the block as it is read, view 1 what was hidden: the true symbol at each chosen position and -1
 everywhere else. So the positions travel with the second view, those left unchanged in the first among them.

@@ -1,5 +1,4 @@
-"""How a claim is put together: from what the bound proves, how the scores came about and what a selection
-cut.
+"""How a claim is put together: from the bound's proof, the sampling, and what a selection cut.
 
 A claim is a function of all its conditions (`NegativeSampling`). What is known to fail is never proven; what
 the program cannot know becomes part of the sentence.
@@ -35,8 +34,7 @@ def checked(value: Value, key: str, low: float, high: float, allowed: str) -> Va
 
 
 def values(value: Value, progress: Progress | None) -> tuple[float, ...]:
-    """The numbers a certificate must cover: the one of now, or, without progress, both ends of the
-    schedule."""
+    """The numbers that a certificate covers: the one of now, or both ends of the schedule."""
     return ends(value) if progress is None else (at(value, progress),)
 
 

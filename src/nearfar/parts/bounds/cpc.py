@@ -1,5 +1,4 @@
-"""Contrast with the positive re-weighted by alpha: per anchor (alpha-CPC) and over the whole batch
-(ML-CPC)."""
+"""Contrast with the positive re-weighted by alpha: per anchor (alpha-CPC), over the batch (ML-CPC)."""
 
 import math
 from dataclasses import dataclass
@@ -169,6 +168,5 @@ class MultiLabelCPC(AbstractBound):
 
 
 def smallest_proven_alpha(anchors: int, negatives: int) -> float:
-    """m / (n (m - 1) + 1), n anchors with m - 1 negatives each: the least alpha of Song & Ermon 2020, Thm 2
-    and Cor. 2."""
+    """m / (n (m - 1) + 1), n anchors with m - 1 negatives each (Song & Ermon 2020, Thm 2 and Cor. 2)."""
     return (1 + negatives) / (anchors * negatives + 1)

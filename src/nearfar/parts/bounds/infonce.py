@@ -1,5 +1,4 @@
-"""InfoNCE, how well the positive is distinguished from its negatives, and InfoNCE corrected for negatives of
-the anchor's class."""
+"""InfoNCE, and InfoNCE corrected for negatives of the anchor's class."""
 
 import math
 from dataclasses import dataclass
@@ -16,8 +15,7 @@ from nearfar.parts.bounds.claims import certify, checked, not_covered, objective
 
 
 def log_share(positive: Tensor, negatives: Tensor) -> Tensor:
-    """log softmax of a positive among itself and the negatives of its anchor, whose log-sum-exp is given;
-    without other positives."""
+    """log softmax of a positive among itself and its negatives, given as their log-sum-exp."""
     return positive - torch.logaddexp(positive, negatives)
 
 
@@ -63,8 +61,7 @@ class InfoNCE(AbstractBound):
 
 @dataclass(frozen=True)
 class Vince(AbstractBound):
-    """InfoNCE's number with negatives drawn from any q(v | v+) (Wu et al. 2020, Eq. 4), as a selection or
-    sampler gives them.
+    """InfoNCE's number with negatives drawn from any q(v | v+) (Wu et al. 2020, Eq. 4).
 
     Wu et al. 2020, Eq. 3 subtracts a further K - 1 to have a bound, which leaves nothing of it at any useful
     K, and its q is not normalised. So this is something to maximise, not an estimate.
@@ -141,8 +138,7 @@ class Debiased(AbstractBound):
 def _log_corrected(
     f: Tensor, negative_sum: Tensor, count: Tensor, tau: float, lowest: Tensor | float | None
 ) -> Tensor:
-    """log G from log-sums: log(e^a - e^b) = a + log(1 - e^(b - a)), and the floor where that is not above
-    0."""
+    """log G from log-sums: log(e^a - e^b) = a + log(1 - e^(b - a)), or the floor."""
     if tau <= 0:
         return negative_sum.expand_as(f)
     positive_part = f + math.log(tau) + count.log()

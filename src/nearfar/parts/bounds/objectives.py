@@ -1,5 +1,4 @@
-"""Objectives that are no estimate of information: agreement (BYOL), triplet, (N+1)-tuple, N-pair, supervised
-contrast, codes."""
+"""Objectives that estimate no information: BYOL, triplet, tuple, N-pair, supervised contrast, codes."""
 
 import math
 from collections.abc import Mapping
@@ -22,8 +21,7 @@ from nearfar.parts.bounds.variational import over_anchors, positive_over_sum
 
 @dataclass(frozen=True)
 class Agreement(AbstractBound):
-    """Minus the squared distance of unit vectors: -|q - z|^2 = 2 cos(q, z) - 2 (Sáez Maldonado 2021, Eq. 25,
-    sec. 8.1).
+    """-|q - z|^2 = 2 cos(q, z) - 2 of unit vectors (Sáez Maldonado 2021, Eq. 25, sec. 8.1).
 
     Reads the positive score as a cosine, so its critic is `Cosine(temperature=1)`.
     """
@@ -50,8 +48,7 @@ class Agreement(AbstractBound):
 
 @dataclass(frozen=True)
 class Triplet(AbstractBound):
-    """Minus the mean over negatives of max(0, |u - v+|^2 - |u - v|^2 + margin) (Sáez Maldonado 2021, Eq.
-    17-18).
+    """Minus the mean of max(0, |u - v+|^2 - |u - v|^2 + margin) (Sáez Maldonado 2021, Eq. 17-18).
 
     Scores are minus squared distances. `semi_hard` takes the mean over those negatives alone that are farther
     than the positive yet inside the margin (FaceNet); an anchor without any counts as 0.
@@ -107,8 +104,7 @@ def _semi_hard(negative: Negatives, positive: Tensor, margin: float) -> Float[Te
 
 @dataclass(frozen=True)
 class Tuple(AbstractBound):
-    """Minus log(1 + sum_k e^(f(u, v_k) - f(u, v+))), the (N+1)-tuple loss (Sáez Maldonado 2021, Eq. 19), for
-    negatives of any source."""
+    """Minus log(1 + sum_k e^(f(u, v_k) - f(u, v+))), the tuple loss (Sáez Maldonado 2021, Eq. 19)."""
 
     equation = "-E[ log(1 + sum_k e^(f(u, v_k) - f(u, v+))) ]"
     averages_anchors = True
@@ -125,8 +121,7 @@ class Tuple(AbstractBound):
 
 @dataclass(frozen=True)
 class NPair(AbstractBound):
-    """Minus the multi-class N-pair loss (Sáez Maldonado 2021, Eq. 20): the tuple loss with the other pairs of
-    the batch as negatives.
+    """Minus the N-pair loss (Sáez Maldonado 2021, Eq. 20): the tuple loss with negatives from the batch.
 
     It is InfoNCE without its log m (Sáez Maldonado 2021, Eq. 22): the same gradient, another number.
     """
@@ -153,8 +148,7 @@ def _short_by(sampling: NegativeSampling) -> Certificate:
 
 @dataclass(frozen=True)
 class SupCon(AbstractBound):
-    """Minus the supervised contrastive loss, P(u) an anchor's positives and A(u) all its candidates,
-    positives among them:
+    """Minus the supervised contrastive loss, P(u) an anchor's positives among its candidates A(u):
 
         form="out"   E[ mean over P(u) of log( e^f(u, p) / sum over A(u) of e^f(u, a) ) ]   (Khosla et al. 2020, Eq. 2)
         form="in"    E[ log( mean over P(u) of e^f(u, p) / sum over A(u) of e^f(u, a) ) ]   (Khosla et al. 2020, Eq. 3)

@@ -113,11 +113,9 @@ def _linear_certificate(sampling: NegativeSampling) -> Certificate:
 
 @dataclass(frozen=True)
 class TUBA(AbstractBound):
-    """I >= E[f] - E[e^f]/a - log a + 1 for any a > 0; `log_baseline` is log a (Wu et al. 2020, App. A, after
-    Poole et al. 2019).
+    """I >= E[f] - E[e^f]/a - log a + 1, `log_baseline` = log a (Wu et al. 2020, App. A; Poole et al. 2019).
 
-    Scores more than 30 above the baseline are tamed (see `averages.soft_clip`). Tight for f = log a + log
-    ratio.
+    Scores more than 30 above the baseline are clipped (`averages.soft_clip`). Tight at log a + log ratio.
     """
 
     equation = "E[ f(u, v+) ] - E[ e^f(u, v_k) ] / a - log a + 1, log a = {log_baseline}"
@@ -136,8 +134,7 @@ class TUBA(AbstractBound):
 
 @dataclass(frozen=True)
 class NWJ(AbstractBound):
-    """I >= E[f(u, v+)] - E[e^(f(u, v) - 1)] (Wu et al. 2020, Lemma A.2): TUBA with a = e. Tight for f = 1 +
-    log ratio.
+    """I >= E[f(u, v+)] - E[e^(f(u, v) - 1)] (Wu et al. 2020, Lemma A.2): TUBA with a = e.
 
     Scores above 31 are tamed (see `averages.soft_clip`).
     """
@@ -156,8 +153,7 @@ def _itself(score: Tensor) -> Tensor:
 
 
 class DonskerVaradhan(nn.Module, AbstractBound):
-    """E[f(u, v+)] - log E[e^f(u, v)], the second mean over all negatives of all anchors (Sáez Maldonado 2021,
-    sec. 3).
+    """E[f(u, v+)] - log E[e^f(u, v)], the second mean over all pairs (Sáez Maldonado 2021, sec. 3).
 
     The gradient of the log term divides by a mean over the batch, which biases it. MINE divides by a running
     mean instead, mean <- momentum mean + (1 - momentum) batch mean, of which this batch is already a part.
@@ -243,8 +239,7 @@ SOFT_LIMIT = 30.0
 
 
 def soft_clip(scores: Tensor) -> Tensor:
-    """The scores, growing only logarithmically beyond 30, so that neither their exponentials nor the squares
-    of those overflow.
+    """The scores, growing only logarithmically beyond 30, so that no exponential overflows.
 
     A critic may be any function, so bounding the information with the tamed critic instead is as good a
     bound, as long as positives and negatives are tamed alike. Below 30 nothing changes; at 30 the slope is

@@ -74,8 +74,7 @@ class NetworksOfWidth(nn.Module):
 
 
 class Separable(NetworksOfWidth, AbstractInnerProduct):
-    """f(u, v) = g(u)^T h(v), g and h networks of `layers` hidden layers (Song & Ermon 2020, App. C.2: 2 of
-    256, out 32)."""
+    """f(u, v) = g(u)^T h(v), g and h of `layers` hidden layers (Song & Ermon 2020, App. C.2)."""
 
     equation = "g(u)^T h(v)"
 
@@ -107,8 +106,7 @@ class Separable(NetworksOfWidth, AbstractInnerProduct):
 
 
 class Joint(NetworksOfWidth, AbstractCritic):
-    """f(u, v) = t([u, v]), one network of `layers` hidden layers on both together (Song & Ermon 2020, App.
-    C.2: 2 of 256)."""
+    """f(u, v) = t([u, v]), one network of `layers` hidden layers (Song & Ermon 2020, App. C.2)."""
 
     equation = "t([u, v])"
     normalised = False

@@ -16,8 +16,7 @@ from nearfar.errors import UserError
 
 
 class Cosine(nn.Module, AbstractInnerProduct):
-    """Cosine similarity over a temperature (Wu et al. 2021, Eq. 2), plus a bias. Both are numbers, schedules
-    or `learnt(0.07)`.
+    """Cosine over a temperature (Wu et al. 2021, Eq. 2), plus a bias: numbers, schedules or `learnt(0.07)`.
 
     A bias is for bounds that read scores one by one, as SigLIP's sigmoid loss does (`JensenShannon`,
     `BinaryNCE`); to a softmax it is nothing.
@@ -54,8 +53,7 @@ class Cosine(nn.Module, AbstractInnerProduct):
         self.bias = learnable(bias, "critic.bias")
 
     def prepare(self, embedding: Embedding) -> Embedding:
-        """Unit length, in float32 at least: cosines over a small temperature do not survive half
-        precision."""
+        """Unit length, in float32 at least: half precision is too coarse for a small temperature."""
         return F.normalize(super().prepare(embedding), dim=-1)
 
     def factors(self, anchors: Anchors, keys: Keys, progress: Progress) -> Factors:

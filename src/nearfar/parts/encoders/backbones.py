@@ -61,8 +61,7 @@ class ResNet8(nn.Module):
 
 
 def plain_resnet(make: Callable[..., nn.Module], channels: int, small: bool, width: int = 1) -> nn.Module:
-    """torchvision's ResNet without its classifier, every layer `width` times as wide; `small`: with a 3x3
-    stem and no first pooling."""
+    """torchvision's ResNet without classifier, `width` times as wide; `small`: 3x3 stem, no pooling."""
     net = make(weights=None)
     for place, layer in list(net.named_modules()) if width > 1 else ():
         if not isinstance(layer, (nn.Conv2d, nn.BatchNorm2d)):

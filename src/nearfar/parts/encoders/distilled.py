@@ -26,8 +26,7 @@ class Distilled(nn.Module, AbstractOneNetwork):
     contrast with it, 0 for none; `direction="student"` contrasts the student with teachers alone, `"both"`
     also teachers with students.
 
-    The teacher itself is not part of the state: it is attached (`attach_teacher`), frozen and in evaluation
-    mode, for training.
+    The teacher is not part of the state: `attach_teacher` attaches it frozen, for training.
     """
 
     equation = (

@@ -182,8 +182,7 @@ class InfoGraph(nn.Module, AbstractOneNetwork):
         self.max_nodes, self.predictor = inputs.context["nodes"], head.make_predictor()
 
     def pairs(self, views: int, symmetric: bool, key_views: int | None = None) -> tuple[Pair, ...]:
-        """Graphs differ in their number of nodes: the certificate assumes the largest number, so that its
-        ceiling holds."""
+        """Graphs differ in size: the certificate assumes the largest, so that its ceiling holds."""
         pairs = view_pairs(views, symmetric, key_views)
         nodes = (
             self.max_nodes

@@ -74,8 +74,7 @@ class InputSpec:
     """What the networks of a run are shown.
 
     `body(v)` makes a backbone for view v, with `dim`; `shapes[v]` is the shape of one instance in view v;
-    `context` has facts about data and views by name that encoders may need (`instances`, `samples`,
-    `symbols`, …).
+    `context`: facts about data and views that encoders may need (`instances`, `samples`, `symbols`, …).
     """
 
     body: Callable[[int], nn.Module]
@@ -85,8 +84,7 @@ class InputSpec:
 
 
 def width_of(body: nn.Module, shape: tuple[int, ...]) -> int:
-    """How many features a network gives of one instance: tried on zeros, in evaluation mode; no gradient,
-    nothing moves."""
+    """How many features a network gives of one instance, by a pass over zeros without gradient."""
     weight = next(body.parameters(), None)
     zeros = torch.zeros(2, *shape, device=None if weight is None else weight.device)
     training = body.training
@@ -215,8 +213,7 @@ class HeadConfig:
 
 
 class PlannedNetwork(Network):
-    """Stands for a network that is made when a method meets its data: backbone and inputs are not known
-    yet."""
+    """Stands for a network that is made in `meet`, when backbone and inputs are known."""
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__(nn.Identity(), nn.Identity())

@@ -115,8 +115,7 @@ def timm_backbone(name: str, channels: int, image_size: int, sides: Sequence[int
 
 
 def measured_width(net: nn.Module, name: str, channels: int, sides: Sequence[int]) -> int:
-    """How many features a network gives of one picture; stops if it does not take pictures of these sides.
-    Leaves it in training mode."""
+    """How many features a network gives of one picture of these sides; leaves it in training mode."""
     widths = []
     for side in dict.fromkeys(sides):
         try:
@@ -135,8 +134,7 @@ def measured_width(net: nn.Module, name: str, channels: int, sides: Sequence[int
 
 
 class HFBackbone(nn.Module):
-    """An image encoder of transformers: its pooled features, else its class token, else the mean over
-    places."""
+    """An image encoder of transformers: its pooled features, else class token, else mean over places."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
@@ -182,8 +180,7 @@ def hf_backbone(
 
 
 def check_hf_config(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The part of a configuration that describes layers; of a network for pictures and text, that of
-    pictures."""
+    """The part of a configuration that describes layers; of pictures, if it is for pictures and text."""
     kind = raw.get("model_type")
     if isinstance(raw.get("vision_config"), Mapping) and f"{kind}_vision_model" in HF_TYPES:
         raw, kind = raw["vision_config"], f"{kind}_vision_model"
@@ -222,8 +219,7 @@ def hf_converted(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> di
 
 @contextmanager
 def _without_progress() -> Iterator[None]:
-    """Inside, transformers reports errors alone: what a file has beside the network (a classifier) is
-    expected."""
+    """Inside, transformers reports only errors: a file may hold more than the network."""
     logs = need("transformers.utils.logging")
     level, bars = logs.get_verbosity(), logs.is_progress_bar_enabled()
     logs.set_verbosity_error()

@@ -24,8 +24,7 @@ MASKED, HIDDEN = 0, 1
 class TokenTransformer(nn.Module):
     """A transformer over blocks of symbols; its features are its outputs averaged over the block.
 
-    Values below 0 are padding and are not attended to. `symbols` counts the vocabulary; the mask symbol comes
-    after it.
+    Values below 0 are padding. `symbols` counts the vocabulary; the mask symbol comes after it.
     """
 
     def __init__(self, symbols: int, length: int, dim: int, layers: int, heads: int, dropout: float) -> None:

@@ -1,5 +1,4 @@
-"""torchvision's VGG, MobileNetV2 and ShuffleNetV2 as backbones: without classifiers, for any number of
-channels.
+"""torchvision's VGG, MobileNetV2 and ShuffleNetV2 without classifiers, for any number of channels.
 
 At ImageNet's size a stem throws three quarters or more of the places away at once. For `small` pictures it
 does not, as those do who train these networks on CIFAR: VGG halves the side three times instead of five, the
@@ -40,8 +39,7 @@ class Pooled(nn.Module):
 
 
 def plain_vgg(depth: int, channels: int, small: bool) -> nn.Module:
-    """The convolutions of torchvision's VGG with batch norm, under its keys; it has no VGG-8, which has one a
-    stage (Tian et al. 2020b)."""
+    """torchvision's VGG with batch norm, under its keys; VGG-8 has one layer a stage (Tian et al. 2020b)."""
     plan: list[Any] = []
     for width, count in zip((64, 128, 256, 512, 512), VGG_CONVOLUTIONS[depth], strict=True):
         plan += [width] * count + ["M"]
@@ -60,8 +58,7 @@ def plain_vgg(depth: int, channels: int, small: bool) -> nn.Module:
 
 
 def plain_mobilenet(width: float, channels: int, small: bool) -> nn.Module:
-    """torchvision's MobileNetV2, its widths multiplied; `small`: with stride 1 in the stem and in the first
-    stage that has 2."""
+    """torchvision's MobileNetV2, its widths multiplied; `small`: stride 1 in stem and first strided stage."""
     net = need("torchvision.models").mobilenet_v2(weights=None, width_mult=width)
     stem = net.features[0][0]
     if small or channels != 3:
@@ -76,8 +73,7 @@ def plain_mobilenet(width: float, channels: int, small: bool) -> nn.Module:
 
 
 def plain_shufflenet(width: float, channels: int, small: bool) -> nn.Module:
-    """torchvision's ShuffleNetV2 of one of its four widths; `small`: with stride 1 in the stem and no first
-    pooling."""
+    """torchvision's ShuffleNetV2 of one of its widths; `small`: stride 1 in the stem, no pooling."""
     module = need("torchvision.models.shufflenetv2")
     net = module.ShuffleNetV2([4, 8, 4], list(SHUFFLENET_WIDTHS[width]), num_classes=1)
     if small or channels != 3:

@@ -14,8 +14,7 @@ MAX_GROUPS = 16
 
 
 class StandardisedConv2d(nn.Conv2d):
-    """A convolution whose kernels have mean 0 and variance 1 / fan-in (weight standardisation, Qiao et al.
-    2019)."""
+    """A convolution with kernels of mean 0 and variance 1 / fan-in (Qiao et al. 2019)."""
 
     def forward(self, x: Tensor) -> Tensor:
         centred = self.weight - self.weight.mean(dim=(1, 2, 3), keepdim=True)

@@ -1,5 +1,4 @@
-"""One network for each view: what CMC needs for luminance and colour, and end-to-end contrast for query and
-key."""
+"""One network for each view: for luminance and colour (CMC), or query and key (end-to-end)."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -17,8 +16,7 @@ from nearfar.parts.encoders.roles import predicted
 
 
 class ConcatFeatures(nn.Module):
-    """Features of several backbones side by side, each of the channels it was trained on: all, or its own in
-    order."""
+    """Features of several backbones side by side, each of its channels: all, or its own in order."""
 
     def __init__(self, backbones: Sequence[nn.Module], channels: Sequence[int]) -> None:
         super().__init__()
@@ -38,8 +36,7 @@ class ConcatFeatures(nn.Module):
 
 
 class PerView(nn.Module, AbstractEncoders):
-    """View v has network v: no weight is shared, gradients reach all of them (Liu 2022, sec. 3.2.1; CMC in Wu
-    et al. 2021, sec. 2).
+    """View v has network v: no weight is shared (Liu 2022, sec. 3.2.1; CMC in Wu et al. 2021, sec. 2).
 
     There are as many weights as views times those of one network. `keep="all"` puts the networks' features
     side by side afterwards (CMC), `keep="first"` keeps the first network alone (the query encoder). Small

@@ -32,8 +32,7 @@ _NEED = "def need(name):\n    return importlib.import_module(name)\n"  # what ou
 
 @dataclass(frozen=True)
 class Portable:
-    """`expression` makes the network after `imports` and `definitions`; it is empty where only its author
-    can."""
+    """`expression` makes the network after `imports` and `definitions`; empty if only its author can."""
 
     weights: dict[str, Tensor]
     library: str
@@ -44,8 +43,7 @@ class Portable:
 
 
 def portable(body: nn.Module, name: str, shapes: Sequence[Shape]) -> Portable:
-    """The weights and source of a network of that name, whose views had these shapes, for use without
-    nearfar."""
+    """The weights and source of a network of that name, for these shapes, for use without nearfar."""
     if isinstance(body, ConcatFeatures):
         return _side_by_side(body, name, shapes)
     if isinstance(body, TimmBackbone):

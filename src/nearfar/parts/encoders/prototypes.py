@@ -4,8 +4,7 @@
 
 Every view is an anchor, and its positive is the vector of its label. The table of all classes goes along for
 negatives=dictionary: InfoNCE over it is log C minus the cross-entropy, so what is descended is the
-cross-entropy itself. The other parts stay free: critic=cosine is a normalised softmax, a selection keeps the
-hardest classes.
+cross-entropy. Other parts stay free: critic=cosine is a normalised softmax, selections also apply.
 """
 
 from collections.abc import Sequence

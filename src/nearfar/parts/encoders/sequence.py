@@ -29,8 +29,7 @@ PredictiveFeatures = Literal["both", "z", "c"]
 
 
 class ConvGRU(nn.Module):
-    """Five strided convolutions and a GRU; its features are those of z and c averaged over time, or of one of
-    them alone.
+    """Five strided convolutions and a GRU; features are the means of z and c over time, or of one.
 
     What lies beyond a recording's end is zero after every layer, so a recording's frames do not depend on how
     far it was padded. `pooling="moments"` adds the standard deviations over time to the means.

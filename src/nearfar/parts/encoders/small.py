@@ -61,8 +61,7 @@ class BasicBlock(nn.Module):
 
 
 class WideBlock(nn.Module):
-    """Norm and ReLU before each of two 3x3 convolutions; the shortcut is a convolution only where the shape
-    changes."""
+    """Norm and ReLU before each of two 3x3 convolutions; a 1x1 shortcut where the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -80,8 +79,7 @@ class WideBlock(nn.Module):
 
 
 class ShuffleUnit(nn.Module):
-    """1x1 in groups, shuffle, 3x3 of each channel, 1x1 in groups; added to the input, or, with stride 2,
-    beside its mean."""
+    """1x1 in groups, shuffle, 3x3 by channel, 1x1 in groups; added to the input or, with stride 2, joined."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, groups: int, first: int) -> None:
         super().__init__()

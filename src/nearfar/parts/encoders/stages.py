@@ -55,8 +55,7 @@ def map_shape(body: nn.Module, inputs: InputSpec) -> tuple[int, int]:
 
 
 class Stages(nn.Module):
-    """A convolutional backbone as the maps after each of its stages, finest first: what a feature pyramid
-    stands on.
+    """A convolutional backbone as the maps after its stages, finest first, for a feature pyramid.
 
     `strides` and `channels` are those of the maps; stages finer than `min_stride` pixels are left out, if two are
     left.
@@ -160,8 +159,7 @@ KINDS: tuple[Kind, ...] = ("pooled", "map", "head")
 
 
 class LastMap(nn.Module):
-    """The feature map that a backbone pools, flattened: every channel at every place (Wu et al. 2021, sec.
-    5)."""
+    """The map that a backbone pools, flattened: channels at every place (Wu et al. 2021, sec. 5)."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()

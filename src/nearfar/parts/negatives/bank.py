@@ -1,5 +1,4 @@
-"""One remembered embedding per instance (instance discrimination, Wu et al. 2021, sec. 2; Wu et al. 2020,
-sec. 5)."""
+"""One remembered embedding per instance (Wu et al. 2021, sec. 2; Wu et al. 2020, sec. 5)."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -59,8 +59,7 @@ class WidthOfFirstKeys(nn.Module):
         self._copies = _Copies()
 
     def _fits(self, keys: Tensor) -> bool:
-        """Whether rows are as wide as these keys. An empty memory takes keys of any width, unless one
-        was given."""
+        """Whether rows are as wide as these keys; an empty memory takes any width unless one was given."""
         width, dim = keys.shape[-1], getattr(self, self.memory).shape[-1]
         if width != dim and (self._width_given or bool((self.index != EMPTY).any())):
             raise UserError(f"{type(self).__name__}(dim={dim}) was given keys of {width} numbers")

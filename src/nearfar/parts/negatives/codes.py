@@ -1,5 +1,4 @@
-"""Prototypes as candidates: a view is contrasted with learnt vectors, and the other view says which of them are
-its positives.
+"""Prototypes as candidates: learnt vectors, of which the other view says which are positives.
 
     Sinkhorn   codes that use all prototypes equally often        SwAV (Caron et al. 2020)
     Centred    codes of a centred, sharpened softmax              DINO (Caron et al. 2021)

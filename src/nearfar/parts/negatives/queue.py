@@ -26,8 +26,7 @@ def _the_only_one(key: int) -> int:
 
 
 class Queue(WidthOfFirstKeys, AbstractNegatives):
-    """The last `size` keys of each group. Overflow wraps; a step's own keys enter only after the step that
-    made them.
+    """The last `size` keys of each group. A step's own keys enter only after the step.
 
     Groups of keys (`Encoders.group_of`) lie one below the other in `embedding`, `size` places each, and never
     mix. Without `dim`, keys are as wide as the first that come.

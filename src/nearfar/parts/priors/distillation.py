@@ -1,5 +1,4 @@
-"""Losses of a student against labels and a teacher's outputs, instance by instance or by the distances
-between them."""
+"""Losses of a student against labels and a teacher's outputs or distances between instances."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,4 @@
-"""Learned acceptance: which negatives count is drawn, and the chances are learned (VINCE+, Wu et al. 2020,
-App. C)."""
+"""Learned acceptance: which negatives count is drawn, with learned chances (Wu et al. 2020, App. C)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -23,8 +22,7 @@ MAX_HIDDEN = 65536
 
 @dataclass(frozen=True)
 class CachedReductions:
-    """Negatives whose usual reductions are made at once, so that they are the same tensors each time they are
-    asked for."""
+    """Negatives whose reductions are made once, so that they are the same tensors each time."""
 
     negative: Negatives
 
@@ -123,8 +121,7 @@ class OneHiddenLayer(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class DrawnScores(Scores):
-    """Scores whose kept negatives were drawn, with the log of the chance of exactly that draw, anchor by
-    anchor."""
+    """Scores whose negatives were drawn, with the log of the chance of that draw, anchor by anchor."""
 
     log_chance: Float[Tensor, "anchor"] = field(default_factory=lambda: torch.zeros(0))
     all_scores: Scores | None = None

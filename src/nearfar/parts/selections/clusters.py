@@ -58,8 +58,7 @@ class Clusters(nn.Module):
 
     @torch.no_grad()
     def refresh(self, embedding: Float[Tensor, "instance dim"]) -> None:
-        """Clusters all instances. A row of zeros or with a number that is not finite stays without a
-        cluster."""
+        """Clusters all instances. A row of zeros, or one that is not finite, gets no cluster."""
         rows = embedding.detach().float().cpu()
         usable = rows.isfinite().all(dim=1) & (rows != 0).any(dim=1)
         ids = torch.full((len(self.ids), len(rows)), UNKNOWN_CLUSTER, dtype=torch.int32)
@@ -95,8 +94,7 @@ class Clusters(nn.Module):
 def spherical_kmeans(
     directions: Float[np.ndarray, "item dim"], clusters: int, seed: int
 ) -> Int[np.ndarray, "item"]:
-    """Cluster of each unit vector, centres being unit vectors too; the same vectors give the same
-    clusters."""
+    """The cluster of each unit vector, centres being unit vectors too; deterministic."""
     faiss = need("faiss")  # here, so that losses and bounds work without it
 
     kmeans = faiss.Kmeans(

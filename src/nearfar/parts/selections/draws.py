@@ -1,5 +1,4 @@
-"""Some of those that a selection kept, drawn for each anchor: selection first, sampling after it (Wu et al.
-2021, sec. 4).
+"""Samples of what a selection kept, for each anchor (Wu et al. 2021, sec. 4).
 
 Every candidate of an anchor has a number that is a function of (the step's seed, the anchor's place, the
 candidate's place), and the `sample` lowest of the kept are drawn. So a draw is uniform and without
@@ -30,8 +29,7 @@ def checked_number(number: int | None, key: str) -> int | None:
 
 
 def step_seed() -> int:
-    """One number of torch's generator, which a run sets from (seed, step); everything drawn is a function of
-    it."""
+    """One number of torch's generator, which a run sets from (seed, step), for all draws."""
     return int(torch.randint(2**62, ()))
 
 
@@ -52,8 +50,7 @@ def sample_candidates(
 
 
 def _draw(rows: Iterable[tuple[np.ndarray, int, np.ndarray]], sample: int, seed: int) -> None:
-    """Only the kept get a number: a ring keeps a tenth, and numbers for everybody would cost more than the
-    ranking."""
+    """Only the kept get a number: a ring keeps a tenth, and more would cost more than the ranking."""
     for candidates, row, sampled in rows:
         places = np.flatnonzero(candidates)
         if len(places) > sample:

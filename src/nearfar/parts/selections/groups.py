@@ -1,5 +1,4 @@
-"""Selections by a label or group of every instance: the same group, another label, labels as further
-positives."""
+"""Selections by a label or group: the same group, another label, labels as further positives."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -20,8 +20,7 @@ from nearfar.parts.selections.draws import checked_number, step_seed
 
 @dataclass(frozen=True)
 class ImportanceScores(Scores):
-    """Scores whose anchors count with a weight in every mean over anchors; the weights have mean one in
-    expectation."""
+    """Scores whose anchors have weights in every mean over anchors, with mean one in expectation."""
 
     log_weight: Float[Tensor, "anchor"] = field(default_factory=lambda: torch.zeros(0))
 

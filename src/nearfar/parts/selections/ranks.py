@@ -65,8 +65,7 @@ def between_edges(
 
 
 def round_share(share: float, count: Int[Tensor, "anchor"], max_count: int) -> Int[Tensor, "anchor"]:
-    """Python's round(share * count), for counts of at most `max_count`: looked up, because not every device has
-    float64."""
+    """Python's round(share * count) for counts of at most `max_count`, by table: devices may lack float64."""
     rounded = torch.round(share * torch.arange(max_count + 1, dtype=torch.float64)).long()
     return rounded.to(count.device, non_blocking=True)[count]
 
@@ -110,8 +109,7 @@ def in_threads(work: Callable[[list[Any]], None], rows: list[Any], scores: int) 
 
 
 def _choose(rows: Iterable[Row]) -> None:
-    """Writes into the last two of each row which of its candidates lie above the lower edge, and which above
-    the upper one."""
+    """Marks in the last two which candidates of each row lie above the lower and the upper edge."""
     for scores, candidates, count, above_lower, above_upper, reach, close in rows:
         # `partition` copies; after the first edge only what lies beyond it is left to part
         ranked = scores if count == len(scores) else np.where(candidates, scores, scores.dtype.type(-np.inf))
@@ -126,8 +124,7 @@ def _choose(rows: Iterable[Row]) -> None:
 def _mark(
     scores: np.ndarray, candidates: np.ndarray, threshold: np.floating, nearest: int, mask: np.ndarray
 ) -> None:
-    """Candidates at or above the threshold; where more than `nearest` are, of those equal to it the later
-    positions."""
+    """Candidates at or above the threshold; at most `nearest`, and of ties the later positions."""
     np.logical_and(scores >= threshold, candidates, out=mask)
     if (surplus := np.count_nonzero(mask) - nearest) > 0:
         mask[np.flatnonzero(mask & (scores == threshold))[:surplus]] = False

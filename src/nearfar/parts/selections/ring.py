@@ -72,8 +72,7 @@ class Ring(AbstractSelection):
 
     @torch.no_grad()
     def coverage(self, scores: Scores, context: Context | None = None) -> Coverage:
-        """For which share of anchors all kept scores have e^f at least the mean of e^f over that anchor's
-        candidates.
+        """For which share of anchors all kept e^f reach the mean of e^f over that anchor's candidates.
 
         It is the condition of Wu et al. 2021, Thm 3.1 for every anchor, with c(u) measured. Takes the scores
         before selection. Give it to `Method.certificate(..., coverage=...)` or put it into the
@@ -171,8 +170,7 @@ def _share(value: Value, key: str) -> Value:
 def cut_sampling(
     source: NegativeSampling, lowers: tuple[float, ...], uppers: tuple[float, ...]
 ) -> NegativeSampling:
-    """The sampling after cuts between these edges, the widest of which keeps most. What an earlier selection
-    cut stays cut."""
+    """The sampling after cuts between these edges, the widest of which keeps most."""
     first, last = places(source.negatives, min(lowers), max(uppers))
     min_negatives = source.negatives if source.min_negatives is None else source.min_negatives
     narrow_first, narrow_last = places(min_negatives, max(lowers), min(uppers))
@@ -185,8 +183,7 @@ def cut_sampling(
 
 
 def reduce_sampling(source: NegativeSampling, sample: int | None) -> NegativeSampling:
-    """The sampling after drawing `sample` of the kept: fewer negatives, nothing else changes
-    (docs/certificates.md)."""
+    """The sampling after drawing `sample` of the kept: fewer negatives (docs/certificates.md)."""
     if sample is None:
         return source
     min_negatives = source.negatives if source.min_negatives is None else source.min_negatives
