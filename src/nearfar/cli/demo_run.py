@@ -54,9 +54,8 @@ def summary(result: Mapping[str, Any]) -> str:
     words = {"pixels": "raw pixels", "untrained": "the untrained encoder"}
     baselines = " and ".join(f"{shares[name]} with {words.get(name, name)}" for name in result["baselines"])
     return (
-        f"it learned:  without labels, features by which a linear probe names {shares['learned']} of letters "
-        "in unseen typefaces; "
-        f"the same probe gets {baselines}"
+        f"it learned:  without labels, features by which a linear probe names {shares['learned']} of "
+        f"letters in unseen typefaces; the same probe gets {baselines}"
     )
 
 

@@ -38,9 +38,8 @@ def add(commands: Any) -> None:
         default="knn,linear",
         help="comma-separated: knn, nn (nearest neighbour by distance), linear, linear-sgd, mlp, finetune, fractions (linear on part of the labels), "
         "finetune-fractions, classifier (that of a run of nearfar train), few-shot, clustering, retrieval, "
-        "calibration, information (a proven bound on what features tell about "
-        "the label), quality (without labels: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, nats) "
-        "(default: knn,linear)",
+        "calibration, information (a proven bound on what features tell about the label), quality (without "
+        "labels: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, nats) (default: knn,linear)",
     )
     evaluate.add_argument(
         "--features",

@@ -20,11 +20,9 @@ def add(commands: Any) -> None:
         help="mutual information of two samples: best estimate, interval, proven lower limit",
         usage="nearfar mi X Y [options] | nearfar mi TABLE --target COLUMN [options] | nearfar mi TABLE --matrix [options]",
         description="Mutual information of two samples: row i of X belongs to row i of Y. Files are .npy, "
-        ".npz, "
-        ".csv or .parquet; FILE:NAME takes one array or column, FILE:a,b several. With --target, every "
-        "column of TABLE "
-        "is ranked by its information about that column. Text is a category; rows with missing values are dropped, with "
-        "a note.",
+        ".npz, .csv or .parquet; FILE:NAME takes one array or column, FILE:a,b several. With --target, "
+        "every column of TABLE is ranked by its information about that column. Text is a category; rows "
+        "with missing values are dropped, with a note.",
     )
     mi.add_argument("x", metavar="X", help="file of one sample, or a table")
     mi.add_argument("y", metavar="Y", nargs="?", help="file of the other sample")

@@ -60,8 +60,7 @@ def load_yaml(text: str) -> Any:
 
 
 def numbers(raw: Any) -> Any:
-    """`raw` with every text in it that is a number as that number: `1e-4`, `.5`, `1_000`; whole ones as
-    integers."""
+    """`raw` with every text that is a number (`1e-4`, `.5`, `1_000`) as that number; whole ones as int."""
     if isinstance(raw, Mapping):
         return {
             str(key) if isinstance(key, _QuotedText) else key: numbers(value) for key, value in raw.items()

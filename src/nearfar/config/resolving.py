@@ -106,8 +106,7 @@ def nested(layer: Layer) -> dict[str, Any]:
 
 
 def set_key(settings: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a dotted key. Numbers written as text become numbers. `bound=x` and `bound: {…}` keep what was
-    already set inside."""
+    """Sets a dotted key; text that is a number becomes one. `bound=x` and `bound: {…}` keep the rest."""
     head, _, rest = ALIASES.get(key, key).partition(".")
     value = value if key in TEXTS and isinstance(value, str) else numbers(value)
     if head == "optimizer" and (rest or isinstance(value, Mapping)):

@@ -237,8 +237,7 @@ class Settings(BaseModel):
         }
 
     def adaptive_on(self, kind: str) -> str | None:
-        """The first setting that is an adaptive schedule of this kind (`score`, `bound`, `loss`, …), as it is
-        written."""
+        """The first setting that is an adaptive schedule of this kind (`score`, `bound`, …), as written."""
         scheduled = {"lr": self.lr, **self.schedules()}
         return next(
             (

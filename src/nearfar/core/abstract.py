@@ -350,8 +350,7 @@ class AbstractNegatives(AbstractPart, ABC):
 
     @abstractmethod
     def candidates(self, keys: Mapping[int, Tensor], index: Int[Tensor, "row"], key: int) -> Candidates:
-        """What anchors of key `key` are contrasted with. `keys`: fresh keys of its group; `index`: whose
-        they are."""
+        """What anchors of key `key` are contrasted with. `keys`: fresh keys of instances `index`."""
 
     @abstractmethod
     def sampling(

@@ -52,8 +52,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def backward(self, inputs: Tensors, outputs: Tensors, gradients: Tensors, needed: Needed) -> Gradients:
-        """The gradient at each input from the gradients at the differentiable outputs; where it is not
-        `needed`, anything."""
+        """The gradient at each input from those at the differentiable outputs, where `needed`."""
 
     @abstractmethod
     def reference(self, *inputs: Tensor) -> tuple[Tensor, ...]:

@@ -24,8 +24,7 @@ def to_channels_last(module: nn.Module, device: torch.device | str | None = None
 
 
 def keep_contiguous(module: nn.Module) -> nn.Module:
-    """Makes inputs and weights of unsafe convolutions contiguous, whatever layout the module's input has.
-    Calling it again is harmless."""
+    """Makes inputs and weights of unsafe convolutions contiguous. Calling it again is harmless."""
     for layer in module.modules():
         if not isinstance(layer, nn.Conv2d) or not is_unsafe(layer):
             continue

@@ -174,8 +174,7 @@ class Method(nn.Module):
         )
 
     def forward(self, batch: Batch, progress: Progress = START) -> Outcome:
-        """The loss of a batch. The loss is the ceiling, where there is one, minus the bound: for InfoNCE the
-        cross-entropy."""
+        """The loss: the ceiling, if there is one, minus the bound. For InfoNCE that is the cross-entropy."""
         if isinstance(self.views, AbstractViews):
             batch = replace(batch, views=self.views.transform(batch.views, progress))
         pairs = self.pairs(batch)

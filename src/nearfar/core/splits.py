@@ -34,8 +34,7 @@ def held_out(
 
 
 def apportioned(counts: Int64[np.ndarray, "class"], share: float) -> Int64[np.ndarray, "class"]:
-    """share × class size, rounded by largest remainder so that round(share × n) are held out in all, except
-    that no class is held out whole."""
+    """share × class size, rounded by largest remainder to round(share × n); no class is held out whole."""
     exact = share * counts.astype(np.float64)
     quota = np.floor(exact).astype(np.int64)
     spare = round(share * int(counts.sum())) - int(quota.sum())

@@ -45,8 +45,7 @@ class Rows:
         return rows
 
     def pass_on(self, *tensors: Tensor) -> Callable[[], tuple[Tensor, ...]]:
-        """Starts to send tensors to the next rank. The result waits for those of the previous rank, which have
-        the same shapes."""
+        """Starts to send tensors to the next rank; the result waits for the previous rank's."""
         return lambda: tensors
 
     @property

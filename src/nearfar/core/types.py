@@ -264,8 +264,7 @@ class Certificate:
 
 @dataclass(frozen=True)
 class BatchGroups:
-    """What the batches of all ranks say of their rows: an identity for each row and, by name, the number of
-    its group; below 0 is not known."""
+    """An identity for each row of all ranks and, by name, the number of its group (below 0: unknown)."""
 
     identities: Int[Tensor, "row"]
     numbers: Mapping[str, Int[Tensor, "row"]]

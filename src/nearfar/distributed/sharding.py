@@ -51,8 +51,7 @@ def check_weights(encoders: nn.Module) -> None:
 
 @contextmanager
 def explained_errors() -> Iterator[None]:
-    """Explains the error of a network that reads a weight of a submodule without calling the submodule, so
-    that the weight is not gathered."""
+    """Explains the error of a network that reads a submodule's weight without calling the submodule."""
     try:
         yield
     except RuntimeError as problem:
@@ -60,8 +59,7 @@ def explained_errors() -> Iterator[None]:
             raise
         raise UserError(
             "sharding was fsdp, but the network uses weights of a submodule without calling it, so they are "
-            "not gathered; call the "
-            "submodule, or use sharding=none"
+            "not gathered; call the submodule, or use sharding=none"
         ) from None
 
 

@@ -54,8 +54,7 @@ def held_out_estimate(
     dependent: str = "",
     mixed: bool = False,
 ) -> HeldOutNats | None:
-    """The estimate over all batches together; None if the encoders do not tell which instance a row belongs
-    to, or nothing is contrasted.
+    """The estimate over all batches; None if rows have no known instance, or nothing is contrasted.
 
     `held_out`: nothing was fitted to these batches; None: unknown, which the certificate then says.
     `dependent`: why they are not independent draws, where that is known. `mixed`: views of an instance show

@@ -101,8 +101,7 @@ def _memory(size: int | Sequence[int]) -> Queue | None:
 def _both_views(
     z0: EmbeddingRows, z1: EmbeddingRows, rows: Layout, temperature: float
 ) -> tuple[Float[Tensor, "anchor"], Float[Tensor, "anchor"]]:
-    """Of every row of z0, then of z1: the score of its positive, and the log-sum-exp of the scores of both
-    views of all other instances."""
+    """For each row of z0, then z1: its positive's score, and the log-sum-exp over other instances."""
     keys = torch.cat([rows.all_gather(z0), rows.all_gather(z1)])
     anchors = torch.cat([z0, z1]) / temperature
     key_ids = torch.arange(rows.total, device=z0.device).repeat(2)
@@ -148,8 +147,7 @@ class DCLLoss(nn.Module):
 def negative_mises_fisher_weights(
     out0: EmbeddingRows, out1: EmbeddingRows, sigma: float = 0.5
 ) -> Float[Tensor, "n"]:
-    """2 - n softmax(u . v+ / sigma) over the n rows: pairs that agree already count less (Yeh et al. 2022,
-    sec. 3.2)."""
+    """2 - n softmax(u . v+ / sigma) over n rows: agreeing pairs count less (Yeh et al. 2022, sec. 3.2)."""
     similarity = (out0.detach() * out1.detach()).sum(dim=1) / sigma
     return 2 - len(out0) * similarity.softmax(dim=0)
 

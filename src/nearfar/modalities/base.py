@@ -378,8 +378,7 @@ def read_views(kind: type[AbstractViewSettings], choice: Choice) -> AbstractView
 
 @dataclass(frozen=True)
 class Pretrained:
-    """Weights that a library has for a network, and how it was shown pictures when it learned them, as far as
-    their own configuration says so."""
+    """Weights that a library has for a network, and how pictures were shown to it, if known."""
 
     path: Path  # a file; of transformers, a folder
     origin: str  # whose configuration it is, for messages
@@ -410,8 +409,7 @@ class AbstractNetworks(ABC):
         return name
 
     def config(self, name: str, stored: Any = None) -> dict[str, Any] | None:
-        """The configuration of a network whose name does not describe it: `stored`, or from a file; None for
-        all others."""
+        """The configuration of a network that its name does not describe: `stored` or a file's; else None."""
         return None
 
     def pretrained(self, name: str) -> Pretrained:

@@ -24,8 +24,7 @@ def principal(features: Float[np.ndarray, "image dim"], count: int) -> Float[np.
 def flat_map(
     features: Float[np.ndarray, "image dim"], like: Float[np.ndarray, "image 2"] | None = None
 ) -> tuple[Float[np.ndarray, "image 2"], str]:
-    """The features in two dimensions within [0, 1], and what drew them: t-SNE, or PCA for a few or equal
-    points.
+    """The features in two dimensions within [0, 1], and what drew them: t-SNE, or PCA for a few.
 
     Of many, t-SNE lays out `LANDMARKS`, and each of the others is put among those it is most similar to.
     `like` is another map of the same images, from which t-SNE starts, so that what stays near stays where it

@@ -240,16 +240,14 @@ class Guide:
             if self.spec.startswith(PYTHON_PREFIX):
                 raise UserError(
                     f"the student learns from a Python module ({self.spec.removeprefix(PYTHON_PREFIX)}); "
-                    "pass it again: "
-                    "nf.distill(teacher, …), or nf.Run.open(path, teacher=…)"
+                    "pass it again: nf.distill(teacher, …), or nf.Run.open(path, teacher=…)"
                 )
             self._teacher = load_teacher(self.spec)
         if self._convert is None:
             if self.digest and self._teacher.digest != self.digest:
                 raise UserError(
-                    f"the teacher {self.spec} has other weights (digest {self._teacher.digest}) than at "
-                    "the start of the run "
-                    f"({self.digest}); restore it, or distil into another --out"
+                    f"the teacher {self.spec} has other weights (digest {self._teacher.digest}) than at the "
+                    f"start of the run ({self.digest}); restore it, or distil into another --out"
                 )
             self._convert = self._translation(self._teacher)
         return self._teacher
@@ -320,8 +318,7 @@ def check_teacher(encoders: AbstractEncoders, description: Description) -> None:
     ):
         wrong = next((a, b) for a, b in zip(teacher.class_names, description.classes, strict=True) if a != b)
         raise UserError(
-            f"the teacher {teacher.name} calls a class {wrong[0]!r} that the data call {wrong[1]!r}; "
-            "class scores can only be compared where classes "
-            "have one order: rename them, or distil features: objective=crd, infonce, ml-cpc, cosine or "
-            "relational"
+            f"the teacher {teacher.name} calls a class {wrong[0]!r} that the data call {wrong[1]!r}; class "
+            "scores can only be compared where classes have one order: rename them, or distil features: "
+            "objective=crd, infonce, ml-cpc, cosine or relational"
         )

@@ -335,9 +335,8 @@ class Run:
             return None
         return (
             f"{self.folder.config} names the URL {self.settings.data!r} as the run's data; it was not "
-            "opened, since a run may come from "
-            "anybody. Name it yourself (evaluate: --data URL), or add --allow-urls (Python: "
-            "nearfar.Run.open(…, allow_urls=True))."
+            "opened, since a run may come from anybody. Name it yourself (evaluate: --data URL), or add "
+            "--allow-urls (Python: nearfar.Run.open(…, allow_urls=True))."
         )
 
     def _own_data(self) -> Located:
@@ -350,8 +349,7 @@ class Run:
         except UserError as problem:
             raise UserError(
                 f"{problem} If {self.path} was trained on data from Python, give them again: "
-                "nearfar.Run.open("
-                f"{str(self.path)!r}, data=…)."
+                f"nearfar.Run.open({str(self.path)!r}, data=…)."
             ) from None
 
     def trained_on(self, images: Any) -> Any:

@@ -101,8 +101,7 @@ def fitted(
     if missing:
         raise UserError(
             f"{key} was {source}, which has {len(matches)} of the backbone's {len(shapes)} tensors and "
-            f"lacks {names[missing[0]]}; "
-            "choose the backbone it was made for"
+            f"lacks {names[missing[0]]}; choose the backbone it was made for"
         )
     if any(tuple(tensor.shape) != shapes[name] for name, tensor in matches.items()):
         matches = _adapted(matches, body)
@@ -110,9 +109,8 @@ def fitted(
         if name in matches and tuple(matches[name].shape) != shape:
             raise UserError(
                 f"{key} was {source}, whose {names[name]} is {list(matches[name].shape)} where the "
-                f"backbone's is {list(shape)}; "
-                "choose the backbone, the channels and the image_size (up to 64 the stem is smaller) it "
-                "was made for"
+                f"backbone's is {list(shape)}; choose the backbone, the channels and the image_size (up to "
+                "64 the stem is smaller) it was made for"
             )
     return matches
 

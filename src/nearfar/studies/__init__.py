@@ -1,5 +1,4 @@
-"""The papers' experiments. A module of this package lists its studies as `STUDIES`; most are comparisons
-(comparison.py)."""
+"""The papers' experiments. Each module lists its own as `STUDIES`; most are comparisons."""
 
 from nearfar.studies.frame import Study, StudyResult, StudyRow, StudyTable, Workspace
 from nearfar.studies.run import run_study, studies

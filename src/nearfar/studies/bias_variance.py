@@ -49,8 +49,7 @@ def correlation_of(nats: float) -> float:
 def estimates(
     k: int, cut: float, nats: float, anchors: int, draws: int, seed: int
 ) -> tuple[Float[np.ndarray, "anchor draw"], Float[np.ndarray, "anchor"]]:
-    """Z of Wu et al. 2021, Thm 3.2, one value for each anchor and draw of its k - 1 negatives; and f(u, v) -
-    I of its positive."""
+    """Z of Wu et al. 2021, Thm 3.2 by anchor and draw of k - 1 negatives; and f(u, v) - I of its positive."""
     generator = torch.Generator().manual_seed(seed)
     rho = correlation_of(nats)
     u = torch.randn(anchors, DIM, generator=generator)

@@ -1,5 +1,4 @@
-"""Two equal coins: the values of CPC and ML-CPC for log 2 nats in closed form (Song & Ermon 2020, Example 1,
-Fig. 1, 2, App. C.1).
+"""Two equal coins: CPC and ML-CPC for log 2 nats in closed form (Song & Ermon 2020, Ex. 1, App. C.1).
 
 X = Y is 1 with probability p, so I(X; Y) = H(p), and the optimal critic g(x, y) = [x = y] / P(x) is known. A
 batch enters the objectives only through its number of ones and the number of negatives equal to their anchor.
@@ -105,8 +104,7 @@ class Coins:
         return (self.m - alpha) / (self.m - 1)
 
     def _counts(self) -> Iterator[tuple[Any, Any, np.ndarray, np.ndarray, np.ndarray]]:
-        """Numbers of ones and zeros among the anchors, with the probabilities of the numbers of equal
-        negatives for each kind."""
+        """Numbers of ones and zeros among the anchors, with probabilities of equal negatives of each kind."""
         one_count, chance = binomial(self.n, self.p)
         zero_count = self.n - one_count
         if self.negatives == "batch":
@@ -150,12 +148,10 @@ CLAIMS = {
 
 
 def run(workspace: Workspace, p: float = 0.5) -> StudyResult:
-    """Figures 1 and 2 with n = m, negatives from the batch as in the paper and independent as in its
-    theorem."""
+    """Figures 1 and 2 with n = m, negatives from the batch (the paper) and independent (its theorem)."""
     remark = (
         "Song & Ermon 2020, Thm 2 assumes independent negatives, but Fig. 1 and 2 take them from the batch: "
-        "the theorem does not apply there, "
-        "and J stays below I for these coins without it."
+        "the theorem does not apply there, and J stays below I for these coins without it."
     )
     return StudyResult((_figure_one(p), *_figure_two(p)), (remark,))
 

@@ -104,8 +104,7 @@ def train_on(
     steps: int,
     generator: torch.Generator,
 ) -> ToyEncoders:
-    """A copy of the encoders, trained further by CNCE; a new random half of the data is the bank at each
-    step."""
+    """A copy of the encoders, trained further by CNCE; each step's bank is a random half of the data."""
     encoders, (x, y) = copy.deepcopy(encoders), data
     optimiser = torch.optim.Adam(encoders.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, total_iters=steps)
@@ -166,8 +165,7 @@ def run(
     if min(repeats, epochs, steps) < 1 or points <= BATCH:
         raise UserError(
             f"repeats was {repeats}, epochs {epochs}, steps {steps} and points {points}; expected whole "
-            "numbers "
-            f"from 1, and more than {BATCH} points"
+            f"numbers from 1, and more than {BATCH} points"
         )
     budget = {"points": points, "epochs": epochs, "steps": steps}
     options = {f"seed={s}": {"seed": s, **budget} for s in range(seed, seed + repeats)}
@@ -204,17 +202,15 @@ def _remarks(nce: StudyTable, cnce: StudyTable, training: StudyTable) -> tuple[s
     if max(map(abs, _means(cnce)[2:])) < 1e-3:
         remarks.append(
             "trained further by CNCE, the scores become constant from w=50 on and CNCE becomes zero, as in "
-            "the paper's table to within 1e-3; "
-            "its text does not say that its encoders were trained so."
+            "the paper's table to within 1e-3; its text does not say that its encoders were trained so."
         )
     row = training.row("CNCE, w=10")
     spread = "" if row.spread is None else f" ± {row.spread:.4f}"
     remarks.append(
         f"w=10 is not reproduced: the paper has {PAPER[10]}, ours is {_means(cnce)[0]:.4f} on unseen and "
-        f"{row.ours:.4f}{spread} on training pairs. "
-        "With other rates, lengths and banks we measured -0.012 to 0.006 on unseen pairs (single seeds), so "
-        "values at w=10 and 25 depend on the "
-        "training as much as on the bound."
+        f"{row.ours:.4f}{spread} on training pairs. With other rates, lengths and banks we measured -0.012 "
+        "to 0.006 on unseen pairs (single seeds), so values at w=10 and 25 depend on the training as much "
+        "as on the bound."
     )
     return tuple(remarks)
 

@@ -52,8 +52,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Arms by name; `paper`: the paper's column by measure; `x`: (series, number) of arms to draw as
-    lines."""
+    """Arms by name; `paper`: columns by measure; `x`: (series, number) of arms to draw as lines."""
 
     title: str
     arms: Mapping[str, StudyArm]
@@ -70,8 +69,7 @@ class Comparison:
 
 
 def verdict(differences: Sequence[float], unit: str = "seeds") -> str:
-    """Whether paired differences of shares, which a claim says are above 0, hold: `holds: +1.2 points, 95%
-    interval …`."""
+    """Whether a claim's paired differences are above 0: `holds: +1.2 points, 95% interval …`."""
     difference = mean_difference(differences)
     return f"{VERDICTS[difference.verdict]}: {difference.points(unit)}"
 
@@ -153,8 +151,7 @@ def comparison_study(
     measure: RunMeasure | None = None,
     finish: Finish | None = None,
 ) -> Study:
-    """A study that `specify(setup, **options)` describes. `measure`: further values of a trained arm;
-    `finish`: adds tables or remarks."""
+    """A study by `specify(setup, **options)`. `measure`: further values; `finish`: tables, remarks."""
 
     def run(workspace: Workspace, setup: ImageSetup, **options: Any) -> StudyResult:
         comparison = specify(setup, **options)

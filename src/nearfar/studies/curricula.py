@@ -1,5 +1,4 @@
-"""MoCo-v2 with CPC and with ML-CPC under four curricula of alpha, for three lengths of training (Song & Ermon
-2020, Table 3).
+"""MoCo-v2 with CPC and ML-CPC: four curricula of alpha, three lengths (Song & Ermon 2020, Table 3).
 
 Alpha falls geometrically and crosses 1 half-way: 1 to 1, 2 to 0.5, 5 to 0.2, 10 to 0.1 (sec. 5.3's text has 5
 to 2, its tables 5 to 0.2). The paper trains 200, 500 and 1,000 epochs; `epochs` stands for its 200, and the
@@ -70,8 +69,7 @@ POLICIES = {  # by what a curriculum follows; {ends} and a schedule over the who
 def adaptive_curricula(setup: ImageSetup) -> Comparison:
     """ML-CPC's alpha from 10 to 0.1, and a ring's lower edge from 0 to 0.9, by a clock and by what stalls.
 
-    A move needs two probes, one to compare with and one that is not better. So a third of the epochs, if all
-    stall, are enough to arrive."""
+    A move needs two probes, so a third of the epochs, if all stall, are enough to arrive."""
     moves = max(1, setup.epochs // 3)
     arms = {"CPC": StudyArm("moco", {}, {"held_out": HELD_OUT})}
     claims = []

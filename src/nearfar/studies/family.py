@@ -141,8 +141,7 @@ def _margin(figures: Figures, comparison: Comparison) -> str:
     lowest = min(margins, key=margins.__getitem__)
     return (
         f"every recipe is at least {MARGIN:g} points above the untrained encoder in the linear probe; the "
-        f"lowest is {lowest} with "
-        f"{margins[lowest]:+.1f}."
+        f"lowest is {lowest} with {margins[lowest]:+.1f}."
     )
 
 

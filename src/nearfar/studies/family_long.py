@@ -162,8 +162,7 @@ EdgeScores = dict[tuple[str, float, float], float | None]  # the linear probe by
 def select_edges(
     workspace: Workspace, setup: ImageSetup, bases: Sequence[str], sizes: SampleSizes, deadline: float
 ) -> tuple[StudyTable, Edges | None]:
-    """The best edges of every ring on validation images, with the table of scores; no edges while scores are
-    missing."""
+    """The best edges of every ring on validation images, None while scores are missing; their table."""
     score = partial(_edge_scores, workspace, setup, sizes=sizes, deadline=deadline)
     depths = {recipe: [(depth, FIRST_UPPER) for depth in DEPTHS] for recipe in bases}
     scores = score(depths)

@@ -29,11 +29,9 @@ Chosen = TypeVar("Chosen")
 
 @dataclass(frozen=True)
 class StudyRow:
-    """One line of a table: the paper's value and ours. `spread`: the sample deviation of ours over
-    repetitions.
+    """One line of a table: the paper's value and ours. `spread`: over repetitions.
 
-    Rows with `x` are drawn as points of the line `series`; rows of the series REFERENCE as a dashed
-    horizontal line.
+    Rows with `x` are points of the line `series`; those of REFERENCE are dashed horizontal lines.
     """
 
     label: str
@@ -64,8 +62,7 @@ def mean_row(
 
 @dataclass(frozen=True)
 class StudyTable:
-    """One figure or table of a paper. `lines`: further curves (x, y) by name, in the figure and the JSON but
-    not in the printed table."""
+    """One figure or table of a paper. `lines`: further curves (x, y), in the figure and the JSON only."""
 
     name: str
     rows: tuple[StudyRow, ...]
@@ -107,8 +104,7 @@ def _cell_text(value: TableValue, spread: float | None = None) -> str:
 
 @dataclass(frozen=True)
 class StudyResult:
-    """The tables of a study, and remarks: verdicts on the paper's claims, and where ours differs from the
-    paper and why."""
+    """The tables of a study, and remarks: verdicts on claims, differences from the paper."""
 
     tables: tuple[StudyTable, ...]
     remarks: tuple[str, ...] = ()
@@ -155,8 +151,7 @@ class Workspace:
     def run(
         self, cells: Sequence[Cell], compute: Compute, jobs: int = 1, deadline: float = math.inf
     ) -> list[Any]:
-        """The values of each cell, computed in `jobs` processes; None for a cell that the deadline left
-        out."""
+        """The values of each cell, computed in `jobs` processes; None for one after the deadline."""
         finished = {cell.name for cell in cells if self.store.outcome(cell) is not None}
         owner = f"study {self.study}"
         outcomes = run_cells(
@@ -214,8 +209,7 @@ class FunctionCell:
 
 @dataclass(frozen=True)
 class Study:
-    """`schema`: the callable whose signature gives the options, if it is not `run`. `draw`: the figure, if it
-    is not the usual one."""
+    """`schema`: the callable with the options, if not `run`. `draw`: the figure, if not the usual one."""
 
     name: str
     about: str

@@ -77,8 +77,7 @@ def quality(setup: ImageSetup, recipes: str = "bases") -> Comparison:
 
 
 def add_label_free(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
-    """A table for each label-free measure, with kNN accuracy over the measure, and rank correlations with the
-    probes."""
+    """A table for each label-free measure, and its rank correlations with the probes."""
     runs = [values for name in comparison.arms for values in figures[name] if values is not None]
     tables, remarks = [], []
     for key, title in LABEL_FREE.items():

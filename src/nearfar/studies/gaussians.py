@@ -1,5 +1,4 @@
-"""What CPC and ML-CPC find of 2 to 10 nats between Gaussians of 20 dimensions (Song & Ermon 2020, Fig. 3,
-App. C.2).
+"""CPC and ML-CPC on 2 to 10 nats between Gaussians (Song & Ermon 2020, Fig. 3, App. C.2).
 
 A critic learns from fresh batches of 128 pairs while the information rises by 2 nats every 4,000 steps;
 negatives are the other pairs of the batch. The value of a level is the mean over the second half of its
@@ -60,8 +59,7 @@ RISES = "rises as alpha falls"
 ABOVE_TRUTH = "above the truth"
 SOURCE = (
     "Song & Ermon 2020, Fig. 3, which prints no numbers: read off the vector graphics in the authors' "
-    "repository (jiamings/ml-cpc, "
-    "mutual-information-estimation/*.pdf)"
+    "repository (jiamings/ml-cpc, mutual-information-estimation/*.pdf)"
 )
 PAPER: dict[str, tuple[TableValue, ...]] = {  # joint critic
     "CPC": (1.83, 3.27, 4.17, 4.60, 4.77),
@@ -149,8 +147,7 @@ def staircase(critic: str, bound: str, steps: int, batch_size: int, seed: int) -
 
 
 def summary(values: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """Mean and standard deviation over the second half of each level, and a curve, from the values of all
-    steps."""
+    """Mean and deviation over the second half of each level, and a curve, from the values of all steps."""
     levels = torch.tensor(values, dtype=torch.float64)
     pieces = levels.tensor_split(min(CURVE_POINTS, levels.shape[1]), dim=1)
     curve = torch.stack([piece.mean(dim=1) for piece in pieces], dim=1)
@@ -219,8 +216,7 @@ def run(
     if steps < 2 or min(batch_size, anchors, batches) < 2 or negatives < anchors - 1:
         raise UserError(
             f"steps was {steps}, batch_size {batch_size}, anchors {anchors}, negatives {negatives} and "
-            f"batches {batches}; "
-            "expected 2 or more, and negatives from anchors - 1"
+            f"batches {batches}; expected 2 or more, and negatives from anchors - 1"
         )
     tables, remarks = [], []
     for critic in CRITICS:

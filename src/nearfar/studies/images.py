@@ -1,5 +1,4 @@
-"""Trainings on images that studies share: a recipe on a small budget, its frozen features evaluated,
-baselines beside.
+"""Trainings on images that studies share: a recipe on a small budget, evaluated, baselines beside.
 
 The fields of `ImageSetup` are options of each such study. Any other key=value is a setting of every recipe it
 trains (lr=1e-3, views.rotate=0.5), unless the study itself varies it.
@@ -146,8 +145,7 @@ class ImageSetup:
         return Cell(f"{name},seed={seed}", identity)
 
     def all_changes(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """An arm's changes and those of the command, by full name. The command cannot set what the study
-        varies."""
+        """An arm's changes and the command's, by full name. A command cannot set what the study varies."""
         layer = {_full_name(key): value for key, value in changes.items()}
         for key, value in self.changes:
             if _full_name(key) in layer:
@@ -234,8 +232,7 @@ def _test_name(data: str) -> str:
 def compute_arm(
     cell: Cell, folder: Path, setup: ImageSetup, measure: RunMeasure | None = None
 ) -> dict[str, Any]:
-    """Trains and evaluates one cell on the budget of its identity: knn, linear, linear_top5, seconds, rate,
-    parameters, …"""
+    """Trains and evaluates one cell on the budget of its identity: knn, linear, seconds, rate, …"""
     identity = cell.identity
     setup = setup.with_budget(identity)
     with one_thread():
@@ -289,8 +286,7 @@ def _accuracies(embed: Callable[[Images], Tensor], setup: ImageSetup) -> dict[st
 
 
 def _cost(parameters: int, rate: float = 0.0, images: int = 0) -> dict[str, Any]:
-    """Weights of the encoder; images per second of one core, and seconds for all, independent of other
-    load."""
+    """Weights of the encoder, images per second of one core, and seconds for all images."""
     return {"parameters": parameters, "rate": rate, "seconds": images / rate if rate else 0.0}
 
 
@@ -307,8 +303,7 @@ def _course(run: Run, watch: list[str]) -> dict[str, Any]:
 
 
 def _train_supervised(net: nn.Module, setup: ImageSetup, seed: int, description: ImageDescription) -> float:
-    """Trains the backbone by cross-entropy on the labels, with the same budget; returns images per core
-    second."""
+    """Trains the backbone on labels with the same budget; returns images per core second."""
     train, _ = image_sets(setup)
     labels = _labels(train)
     # no colour augmentation: with labels, it only costs accuracy

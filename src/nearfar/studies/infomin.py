@@ -1,5 +1,4 @@
-"""What two views share, against what is learnt from them (Sáez Maldonado 2021, sec. 5.2, the InfoMin
-principle).
+"""What two views share, against what is learnt from them: InfoMin (Sáez Maldonado 2021, sec. 5.2).
 
 Equal views share everything and teach nothing; views that share nothing teach nothing either. As augmentation
 grows stronger, I(v1; v2) falls, and accuracy should rise, then fall. One knob scales SimCLR's whole pipeline:
@@ -120,8 +119,7 @@ def information_measures(run: Run, test: Images) -> dict[str, Any]:
 
 
 def label_information(run: Run, test: Images) -> dict[str, float]:
-    """Lower bounds, in nats, on what the features of one view, and of the plain image, say about the
-    label."""
+    """Lower bounds in nats on what features of one view, and of the plain image, say about the label."""
     train, encoder, views, plain_view = run.open_data(), run.encoder(), run.views(), run.plain_view()
     pipelines = {"label_nats": lambda *arguments: views(*arguments)[:1], "plain_nats": plain_view}
     nats = {}
@@ -210,11 +208,10 @@ def _remarks(
     remarks = [
         f"linear accuracy over strength is {shape}; it is highest at strength {STRENGTHS[best]:g}, where the views share "
         f"at least {nats[best]:.2f} nats.",
-        f"the nats are {runs[0]['status']} to be at most I(v1; v2) in expectation: held-out InfoNCE with one "
-        "view of every "
-        f"other image, ceiling {ceiling:.2f}, the temperature ({min(temperatures):.2g} to "
-        f"{max(temperatures):.2g}) "
-        "chosen on other unseen images. Information that the encoder loses is missing in the number.",
+        f"the nats are {runs[0]['status']} to be at most I(v1; v2) in expectation: held-out InfoNCE with "
+        f"one view of every other image, ceiling {ceiling:.2f}, the temperature ({min(temperatures):.2g} to "
+        f"{max(temperatures):.2g}) chosen on other unseen images. Information that the encoder loses is "
+        "missing in the number.",
         f"at that strength a view says at least {label_nats[best]:.2f} nats about the label and the whole "
         f"image {plain_nats[best]:.2f}: strong "
         "views do not keep all that the task needs, which the principle requires.",

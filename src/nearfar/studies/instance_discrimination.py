@@ -39,8 +39,7 @@ DEFAULT_MOMENTUM = 0.5
 
 
 def bank_momentum(setup: ImageSetup) -> Comparison:
-    """M[i] <- normalise(m M[i] + (1 - m) z_i): at m = 0 a row is the view of the last epoch, near 1 it hardly
-    leaves the untrained one."""
+    """M[i] <- normalise(m M[i] + (1 - m) z_i): at m = 0 a row is the view of the last epoch."""
     arms = {f"m={m:g}": StudyArm("instdisc", {"negatives.momentum": m}) for m in MOMENTA}
     default = f"m={DEFAULT_MOMENTUM:g}"
     column = PaperColumn(

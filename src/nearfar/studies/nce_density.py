@@ -45,8 +45,7 @@ class GaussianModel(nn.Module):
 
 
 class SourcesModel(nn.Module):
-    """log p0(u) = -sqrt(2) sum_i |b_i u|: independent Laplace sources of unit variance, B the unmixing
-    matrix."""
+    """log p0(u) = -sqrt(2) sum_i |b_i u|: Laplace sources of unit variance, B the unmixing matrix."""
 
     def __init__(self, start: Float[Tensor, "dim dim"]) -> None:
         super().__init__()
@@ -118,8 +117,7 @@ def maximum_likelihood(start: DensityModel, data: Float[Tensor, "point dim"]) ->
 
 
 def matrix_error(estimate: DensityModel, truth: DensityModel) -> float:
-    """Relative distance |M - M*| / |M*|; the order and signs of sources are undetermined, so the best are
-    used."""
+    """Relative distance |M - M*| / |M*|, for the best order and signs of sources."""
     ours, theirs = estimate.matrix().detach(), truth.matrix().detach()
     if isinstance(estimate, SourcesModel):
         orders = (ours[list(order)] for order in itertools.permutations(range(len(ours))))
@@ -148,13 +146,10 @@ QUANTITIES = {
 }
 REMARKS = (
     "neither Liu 2022 nor Sáez Maldonado 2021 prints numbers for this experiment; they claim that the "
-    "estimate nears maximum likelihood as nu "
-    "grows.",
+    "estimate nears maximum likelihood as nu grows.",
     "two things may slow the sources down, and were not separated: Laplace tails are heavier than the "
-    "Gaussian noise's, so p / (nu p_n), which "
-    "Liu 2022, Eq. 22-23 let vanish, stays large far out; and the optimiser can stop on the kinks of |s| "
-    "(restarting fits moved them by up to "
-    "0.03).",
+    "Gaussian noise's, so p / (nu p_n), which Liu 2022, Eq. 22-23 let vanish, stays large far out; and the "
+    "optimiser can stop on the kinks of |s| (restarting fits moved them by up to 0.03).",
 )
 
 

@@ -27,8 +27,7 @@ RING_PAPER = PaperColumn(
         "MoCo": 83.1, "MoCoRing": 86.1, "CMC": 85.6, "CMCRing": 87.6,
     },
     "Wu et al. 2021, Table 1a and 2a: CIFAR-10, 300 epochs of ResNet-18 at 224 pixels, linear on pre-pool "
-    "features; its MoCo has a linear "
-    "head, ours that of MoCo v2",
+    "features; its MoCo has a linear head, ours that of MoCo v2",
 )  # fmt: skip
 
 
@@ -60,23 +59,20 @@ def rising_edge(depth: float, epochs: int) -> str:
 
 
 def small_rings(sample: int, candidates: int, edges: Mapping[str, tuple[float, float]]) -> tuple[str, ...]:
-    """Remarks on rings over memory banks that hold fewer candidates than `sample`; `edges`: (lower, upper) at
-    the end, by recipe."""
+    """Remarks on rings over banks with fewer candidates than `sample`; `edges`: (lower, upper) by recipe."""
     remarks = []
     for recipe, (lower, upper) in edges.items():
         first, last = places(candidates, lower, upper)
         if last - first < sample and RECIPES[recipe].choices["negatives"]["name"] == "bank":
             remarks.append(
                 f"{RINGS[recipe]}: the ring {lower:g} to {upper:g} of {candidates:,} candidates holds "
-                f"{last - first} and uses them all; "
-                f"its base draws {sample}."
+                f"{last - first} and uses them all; its base draws {sample}."
             )
     return tuple(remarks)
 
 
 def ring(setup: ImageSetup, depth: float = 0.9, upper: float = 0.99, sample: int = 256) -> Comparison:
-    """`depth`: the lower edge that is reached (0.9 in the paper); `upper`: the upper edge (not given
-    there)."""
+    """`depth`: the lower edge that is reached (0.9 in the paper); `upper`: the upper edge."""
     edge = rising_edge(depth, setup.epochs)
     arms = {}
     for recipe, name in BASES.items():
@@ -119,8 +115,7 @@ def read_moments(begin: str) -> list[float]:
 
 
 def thresholds(setup: ImageSetup, begin: str = "0,0.25,0.5") -> Comparison:
-    """Instance discrimination keeps everyone up to a moment of the run (`begin`, as shares), then only the
-    most similar.
+    """Instance discrimination with everyone up to a moment (`begin`), then only the most similar.
 
     The paper continues from checkpoints of one base run at epochs 0, 50 and 100 of 200. An edge that jumps at
     that moment is the same computation, since a ring of everyone is no ring.
@@ -219,8 +214,7 @@ def annealing(setup: ImageSetup) -> Comparison:
     claims = [Claim(name, "no ring") for name in arms if name != "no ring"]
     remark = (
         "the score that the adaptive policy follows is kNN within a sample of the training images, a fifth "
-        "of it held out; test images are "
-        "used once, at the end."
+        "of it held out; test images are used once, at the end."
     )
     return Comparison("Policies", arms, claims, ANNEALING_PAPER, baselines=(), remarks=(remark,))
 

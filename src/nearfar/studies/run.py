@@ -128,8 +128,7 @@ def _arguments(study: Study, options: Mapping[str, Any], changes: Changes) -> di
 
 
 def read_options(study: Study, words: Iterable[str]) -> tuple[dict[str, Any], Changes]:
-    """Options with defaults filled in, converted to the types of the signature; and settings of the trained
-    recipes."""
+    """Options of the signature, converted, with defaults; and settings of the trained recipes."""
     allowed = options_of(study)
     options = {name: parameter.default for name, parameter in allowed.items()}
     changes: dict[str, Any] = {}

@@ -101,8 +101,7 @@ def view(points: Points, noise: float, generator: torch.Generator) -> Points:
 
 
 def network() -> nn.Sequential:
-    """The paper's layers; without biases at first, so that the output's direction is a function of the
-    input's."""
+    """The paper's layers, without biases at first: the output depends on the input's direction only."""
     layers: list[nn.Module] = []
     for width, next_width in itertools.pairwise((2, 128, 128, 128, 128, 2)):
         layer = nn.Linear(width, next_width)
@@ -114,8 +113,7 @@ def network() -> nn.Sequential:
 def train(
     method: Method, points: Points, noise: float, steps: int, generator: torch.Generator
 ) -> list[float]:
-    """Instance discrimination: anchors are views, positives and negatives rows of the bank. Losses,
-    averaged."""
+    """Instance discrimination: anchors are views, the rest rows of the bank. Averaged losses."""
     per_epoch = max(1, len(points) // BATCH)
     optimiser = torch.optim.Adam(method.parameters(), fused=True)
     method.prime(Batch((points,), torch.arange(len(points))))
@@ -147,8 +145,7 @@ def representation(net: nn.Module, points: Points) -> Points:
 def repetition(
     seed: int, noise: float, temperature: Any, points: int, negatives: int, steps: int, held: int
 ) -> dict[str, Any]:
-    """One training: accuracy on validation and test points, the losses, and some points of the embedding.
-    `temperature`: as written."""
+    """One training: accuracies, losses, some embedded points. `temperature`: as written."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # the network's weights, then the bank's draws
@@ -219,11 +216,9 @@ def _accuracy_table(groups: Groups) -> StudyTable:
 
 
 def circle_nats(temperature: float) -> float:
-    """InfoNCE of cosines at a temperature, in nats, where positives coincide and points lie evenly on a
-    circle.
+    """InfoNCE of cosines, in nats, if positives coincide and points lie evenly on a circle.
 
-    A negative at angle t scores cos t / T, and the mean of e^(cos t / T) over a circle is the Bessel function
-    I_0(1/T).
+    The mean of e^(cos t / T) over a circle is the Bessel function I_0(1/T).
     """
     return -math.log(ive(0, 1 / temperature))
 

@@ -208,10 +208,8 @@ SIMCLR_PAPER = {
 }
 SIMCLR_SOURCE = (
     "Sáez Maldonado 2021, Tables 3, 6 and 8: CIFAR-10, 100 epochs, ResNet-18 (deep: ResNet-50). Where the "
-    "rows of Tables 6 and 8 have slipped, a "
-    "figure is placed by its steps and its regularisation loss; what could not be placed is left out. Figure "
-    "23a is only drawn: more than 8 "
-    "points from 16 to 1024"
+    "rows of Tables 6 and 8 have slipped, a figure is placed by its steps and its regularisation loss; what "
+    "could not be placed is left out. Figure 23a is only drawn: more than 8 points from 16 to 1024"
 )
 
 SIMCLR_TRENDS = (
@@ -248,8 +246,7 @@ def simclr(workspace: Workspace, setup: ThesisSetup, tables: str = "all") -> Stu
         "so an optimistic figure; the thesis' "
         "best is simclr, deep, batch 256, T 0.25, jitter 0.65, blur with 86.2 (Table 11).",
         f"batches are scaled: {setup.batch} stands for 1024, {setup.batch // 64} for 16; a verdict's pairs "
-        "are models and seeds, which share "
-        "their images.",
+        "are models and seeds, which share their images.",
         EQUAL_EPOCHS,
     )
     trends = trend_table(SIMCLR_TRENDS, figures, SIMCLR_PAPER, SIMCLR_SOURCE)
@@ -286,8 +283,7 @@ SINGLE_BATCH = dict(zip(SHALLOW, ((87.5, 100), (96.8, 100), (92.9, 97.6), (92.9,
 )  # fmt: skip
 BYOL_SOURCE = (
     "Sáez Maldonado 2021, Tables 12 and 14: Imagenette, ResNet-18 (deep: ResNet-50); multiples of one over "
-    "the batch, hence of single batches and "
-    "not of the test set"
+    "the batch, hence of single batches and not of the test set"
 )
 BYOL_CLAIMS = "Sáez Maldonado 2021, sec. 10.2.4, in words"
 BYOL_TRENDS = (
@@ -307,8 +303,7 @@ BYOL_TRENDS = (
 
 
 def byol(workspace: Workspace, setup: ThesisSetup) -> StudyResult:
-    """BYOL, and SimCLR on the same batches and images. No trend is read from the thesis' figures, which are
-    of single batches."""
+    """BYOL, and SimCLR on the same batches and images. The thesis' figures are of single batches."""
     figures = train_models(workspace, setup, [model for models in BYOL_TABLES.values() for model in models])
     paper = {model: [f"{top:g}, of one batch" for top in tops] for model, tops in SINGLE_BATCH.items()}
     x = lambda models, model: None if models is VIEWS else over_batch(model)
@@ -319,8 +314,7 @@ def byol(workspace: Workspace, setup: ThesisSetup) -> StudyResult:
     smallest = setup.batch * BATCHES[0] // LARGEST_BATCH
     remarks = (
         "is BYOL less sensitive to the batch size than SimCLR (highest minus lowest top-1 over batches of "
-        f"{smallest} to {setup.batch})? In "
-        f"{sum(less)} of {len(less)} seeds.",
+        f"{smallest} to {setup.batch})? In {sum(less)} of {len(less)} seeds.",
         EQUAL_EPOCHS,
         "BYOL has no temperature: a critic's scale only multiplies its loss.",
     )
@@ -329,8 +323,7 @@ def byol(workspace: Workspace, setup: ThesisSetup) -> StudyResult:
 
 
 def batch_sensitivity(figures: Figures, models: Sequence[ThesisModel]) -> list[dict[str, float]]:
-    """For each seed, over the batches: the highest minus the lowest top-1, and the slope, both in points; the
-    slope per doubling."""
+    """By seed: highest minus lowest top-1 over batches, and the slope per doubling, in points."""
     batches = np.log2([model.batch for model in models])
     by_seed = []
     for seed in zip(*(figures[str(model)] for model in models), strict=True):
@@ -361,8 +354,7 @@ def tau_name(tau: float) -> str:
 
 
 def byol_target(setup: ImageSetup) -> Comparison:
-    """xi <- tau xi + (1 - tau) theta with tau constant: at 0 the target is the online network, at 1 it stays
-    untrained."""
+    """xi <- tau xi + (1 - tau) theta: at tau 0 the target is the online network, at 1 it stays untrained."""
     arms = {tau_name(tau): StudyArm("byol", {"encoders.momentum": tau}) for tau in TAUS}
     base = {"encoders.momentum": BASE_TAU}
     arms["no weight decay"] = StudyArm("byol", {**base, "weight_decay": 0.0})

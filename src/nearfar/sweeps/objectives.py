@@ -1,5 +1,4 @@
-"""What a cell computes and which figure selects, by command: a training evaluated on a validation split, or
-an estimate of mutual information.
+"""What a cell computes and which figure selects: a training, or an estimate of mutual information.
 
 Selection uses the validation split only. The reported figure comes from data that no selection used:
 `--data`, or for `mi` the held-out rows.

@@ -1,5 +1,4 @@
-"""The space of a sweep: `key=a,b,c` is an axis, `key=1e-4..1e-1:log` a range to search, `seed=0,1,2`
-repetitions, others are fixed."""
+"""The space of a sweep: `a,b,c` is an axis, `1e-4..1e-1:log` a range, `seed=0,1,2` repetitions."""
 
 import itertools
 import math

@@ -176,8 +176,7 @@ def is_writer_alive(path: Path) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a folder with its content, or whatever else has the name; `shutil.rmtree` would wait for a pipe.
-    What cannot be removed stays."""
+    """Removes a folder with its content, or whatever has the name; `shutil.rmtree` would wait for a pipe."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

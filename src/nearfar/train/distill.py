@@ -111,10 +111,9 @@ def teacher_section(teacher: Teacher, objective: Any, *layers: Mapping[str, Any]
     terms = terms_of(objective)
     if "kd" in terms and not classes:
         raise UserError(
-            f"objective was {objective}, but the teacher {teacher.name} has no classifier, and kd needs class "
-            "scores; use a run of nearfar "
-            "train or a weights file with a classifier, or distil features: objective=crd, infonce, ml-cpc, "
-            "cosine or relational"
+            f"objective was {objective}, but the teacher {teacher.name} has no classifier, and kd needs "
+            "class scores; use a run of nearfar train or a weights file with a classifier, or distil "
+            "features: objective=crd, infonce, ml-cpc, cosine or relational"
         )
     identity = {"teacher": teacher.name, "digest": teacher.digest, "width": width}
     return {**identity, "classes": classes if "kd" in terms else 0}
@@ -146,6 +145,5 @@ def _teacher_widths(teacher: Teacher, layers: tuple[Mapping[str, Any], ...]) -> 
             first_problem = first_problem or problem
     raise UserError(
         f"the teacher {teacher.name.removeprefix(PYTHON_PREFIX)} failed on images of {side} pixels: "
-        f"{first_problem}; set the size with "
-        "nf.Teacher(module, size=…)"
+        f"{first_problem}; set the size with nf.Teacher(module, size=…)"
     )

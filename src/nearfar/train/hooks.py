@@ -249,8 +249,7 @@ def refresh_warning(session: "Session") -> str | None:
     listed = ", ".join(f"selection.{key}={value}" for key, value in values if value is not None)
     return (
         f"The selection never computes its clusters in so short a run (epochs={settings.epochs}, {listed}), "
-        "so every candidate counts; "
-        "train longer, or refresh them earlier."
+        "so every candidate counts; train longer, or refresh them earlier."
     )
 
 
@@ -353,6 +352,5 @@ class ProbePace:
         self.warned = True
         return (
             f"probes take {self.seconds / self.count:.0f} s each, {100 * self.seconds / elapsed:.0f} % of "
-            "the time; probe_every is in "
-            "epochs: raise it, or set probe_every=0 for none"
+            "the time; probe_every is in epochs: raise it, or set probe_every=0 for none"
         )

@@ -84,8 +84,7 @@ def _check_batch_norm(session: Session, chunk: int | None, count: int) -> int | 
     if count // ceil(count / chunk) < 2 <= count:
         raise UserError(
             f"encode_chunk was {chunk} for {count} instances, so one would be encoded alone, but batch norm "
-            "needs several; raise "
-            "encode_chunk or memory"
+            "needs several; raise encode_chunk or memory"
         )
     return chunk
 
@@ -93,9 +92,8 @@ def _check_batch_norm(session: Session, chunk: int | None, count: int) -> int | 
 def _chunk_note(session: Session, chunk: int, count: int, needed: int, budget: int) -> str:
     source = "left of memory" if session.settings.memory is not None else "free"
     note = (
-        f"encode_chunk={chunk}: {chunk} of the {count} instances of a batch are encoded at a time, and again "
-        "for the gradient; all would "
-        f"take about {in_units(needed)} ({in_units(budget)} {source})"
+        f"encode_chunk={chunk}: {chunk} of the {count} instances of a batch are encoded at a time, and "
+        f"again for the gradient; all would take about {in_units(needed)} ({in_units(budget)} {source})"
     )
     if uses_batch_statistics(session.method.encoders):
         note += "; batch norm uses the statistics of each chunk"
@@ -221,14 +219,12 @@ class Needs:
         available = "" if self.memory_free is None else f" ({in_units(self.memory_free)} available)"
         return (
             f"estimated memory {in_units(self.memory)}{available}; up to {keep + 1} checkpoints of "
-            f"{in_units(self.checkpoint)} "
-            f"({in_units(self.disk_free)} free on disk)"
+            f"{in_units(self.checkpoint)} ({in_units(self.disk_free)} free on disk)"
         )
 
 
 def estimate_needs(session: Session, sample: Batch, folder: Path) -> Needs:
-    """Memory in use, the optimiser's state, gradients, prefetched batches, scores and what a backward pass
-    stores; disk for checkpoints."""
+    """Memory for the state, gradients, batches, scores and the backward pass; disk for checkpoints."""
     settings = session.settings
     count = settings.batch_size // session.strategy.world
     pixels = size_of(tree_leaves(sample.views)) * count // max(1, len(sample.index))

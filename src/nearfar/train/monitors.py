@@ -180,9 +180,8 @@ class GradientMonitor(Hook):
             return None
         return (
             f"The gradient was exactly zero in each of the first {self.patience} steps, so nothing is "
-            "learned: the objective does not "
-            "depend on the weights. Check encoders.dim, the bound's margin or clip, the temperature and the "
-            "selection."
+            "learned: the objective does not depend on the weights. Check encoders.dim, the bound's margin "
+            "or clip, the temperature and the selection."
         )
 
     def state(self) -> dict[str, Any]:
@@ -235,8 +234,7 @@ class FiniteMonitor(Hook):
             )
         return Diverged(
             f"Training ended without finite steps: the last {self._skipped} of {steps} changed nothing, "
-            f"because {self._numbers()}; "
-            f"{self._advice()}"
+            f"because {self._numbers()}; {self._advice()}"
         )
 
     def _numbers(self) -> str:

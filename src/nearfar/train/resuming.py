@@ -32,8 +32,7 @@ def find_checkpoint(
 
 
 def starts_over(settings: Settings, folder: RunFolder, allow_change: bool) -> bool:
-    """Whether a folder without a single step holds other settings, which may be replaced. After the first
-    step other settings are refused."""
+    """Whether a folder without a single step holds other settings, which may then be replaced."""
     changes = settings_changes(settings, folder)
     has_steps = checkpoints.last_named(folder.checkpoints) > 0
     if not changes or not has_steps:
@@ -148,8 +147,7 @@ def restore_session(session: Session, restored: checkpoints.Loaded, folder: RunF
     except (RuntimeError, KeyError, ValueError):
         raise UserError(
             f"the checkpoint in {folder.checkpoints} does not fit these settings: another network or other "
-            "negatives; choose another "
-            "--out"
+            "negatives; choose another --out"
         ) from None
 
 

@@ -142,14 +142,12 @@ class Session:
         if settings.batch_norm == "shuffled" and not method.encoders.separate_key_network:
             raise UserError(
                 "batch_norm was shuffled, which needs keys with their own network (encoders=momentum, as in "
-                "moco and byol); "
-                "use synchronised, or per-rank"
+                "moco and byol); use synchronised, or per-rank"
             )
         if settings.batch_norm == "shuffled" and not settings.modality.views.one_shape:
             raise UserError(
                 "batch_norm was shuffled, which exchanges views between ranks, but views of "
-                f"{settings.modality.plural} differ in size; "
-                "use synchronised, or per-rank"
+                f"{settings.modality.plural} differ in size; use synchronised, or per-rank"
             )
         if settings.freeze is not None:
             freeze_stages(method, settings.freeze, settings.backbone)
@@ -453,8 +451,7 @@ def check_custom_views(views: MakeViews, data: DataSet, settings: Settings) -> N
         result = type(first).__name__ if shapes is None else f"{len(shapes)} views of shapes {shapes}"
         raise UserError(
             f"views returned {result} for {len(rows)} instances; expected {count} tensors with a row for "
-            "each instance (the attribute "
-            "`count` sets the number of views)"
+            "each instance (the attribute `count` sets the number of views)"
         )
     if not all(torch.isfinite(view).all() for view in first):
         raise UserError(f"views of the first {len(rows)} instances have numbers that are not finite")
@@ -467,8 +464,7 @@ def check_custom_views(views: MakeViews, data: DataSet, settings: Settings) -> N
 
 
 def check_schedules(session: Session) -> None:
-    """Refuses, before anything is written, negatives that are too few for the batch or for a later value of a
-    schedule.
+    """Refuses negatives that are too few for the batch or a later value of a schedule.
 
     Adaptive schedules follow loss or score, so only their ends are checked.
     """
@@ -487,7 +483,6 @@ def check_schedules(session: Session) -> None:
         if lower > upper:
             raise UserError(
                 f"selection.lower, {as_text(settings.selection['lower'])}, is {lower:.3g} at step "
-                f"{progress.step} of {progress.steps}, "
-                f"where selection.upper, {as_text(settings.selection['upper'])}, is {upper:.3g}; it must "
-                "never exceed it"
+                f"{progress.step} of {progress.steps}, where selection.upper, "
+                f"{as_text(settings.selection['upper'])}, is {upper:.3g}; it must never exceed it"
             )

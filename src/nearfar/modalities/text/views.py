@@ -28,8 +28,7 @@ UNCHANGED, REPLACED = 0.1, 0.2
 
 @dataclass(frozen=True)
 class Mask(AbstractViewSettings):
-    """Hides `share` of a block's positions, at least one: of ten chosen, eight become the mask symbol, one
-    any symbol, one stays as it is.
+    """Hides `share` of a block's positions; of ten, eight become the mask symbol, one any symbol, one stays.
 
     `unit`, `length` and `most` say what a symbol of text is, how many make a block and how large the
     vocabulary may be. The mask symbol has the number after the last of the vocabulary.

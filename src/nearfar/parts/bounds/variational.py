@@ -67,8 +67,7 @@ class BarberAgakov(AbstractBound):
 
 @dataclass(frozen=True)
 class UBA(AbstractBound):
-    """E[f(u, v+) - log Z(u)], Z(u) estimated as the mean of e^f over the anchor's negatives (Wu et al. 2020,
-    Lemma A.1)."""
+    """E[f(u, v+) - log Z(u)], Z(u) the mean of e^f over negatives (Wu et al. 2020, Lemma A.1)."""
 
     equation = "E[ f(u, v+) - log mean_k e^f(u, v_k) ]"
 

@@ -71,8 +71,7 @@ class Nodes(nn.Module, AbstractOneNetwork):
 
 
 class DeepGraphInfomax(nn.Module, AbstractOneNetwork):
-    """A graph's summary is contrasted, at each of its nodes, with the nodes of corrupted graphs (Deep Graph
-    Infomax, Veličković et al. 2019).
+    """Contrasts a graph's summary with nodes of corrupted graphs (Veličković et al. 2019).
 
     A row is a node: its anchor is its graph's summary, s(mean of h_i) with s the logistic function, its key
     h_i. The second view is the corrupted graph; its nodes are further keys, which negatives=corrupted reads.

@@ -57,8 +57,7 @@ def map_shape(body: nn.Module, inputs: InputSpec) -> tuple[int, int]:
 class Stages(nn.Module):
     """A convolutional backbone as the maps after its stages, finest first, for a feature pyramid.
 
-    `strides` and `channels` are those of the maps; stages finer than `min_stride` pixels are left out, if two are
-    left.
+    `strides` and `channels` are the maps'; stages below `min_stride` are left out, if two remain.
     """
 
     def __init__(self, body: nn.Module, channels: int, min_stride: int = 4) -> None:

@@ -230,9 +230,8 @@ class NoNegatives(AbstractNegatives):
             return None
         return (
             f"bound was {bound} with negatives=none: it compares positive scores with those of negatives, "
-            "and there are none; use "
-            "bound=agreement, which reads positives alone, or negatives=in-batch, which leaves networks and "
-            "predictor as they are"
+            "and there are none; use bound=agreement, which reads positives alone, or negatives=in-batch, "
+            "which leaves networks and predictor as they are"
         )
 
     def candidates(self, keys: Mapping[int, Tensor], index: Tensor, key: int) -> Candidates:

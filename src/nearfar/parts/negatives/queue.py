@@ -1,5 +1,4 @@
-"""The keys of recent steps, first in, first out (MoCo, Liu 2022, Eq. 35), and nearest neighbours among them
-(NNCLR, Dwibedi et al. 2021)."""
+"""The keys of recent steps (MoCo, Liu 2022, Eq. 35), and nearest neighbours among them (NNCLR)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -123,8 +122,7 @@ class Queue(WidthOfFirstKeys, AbstractNegatives):
             views_clause = f" in {views} views" if views > 1 else ""
             raise UserError(
                 f"Queue(size={self.size}) is smaller than the batch of {count}{views_clause}: a step would "
-                "overwrite its own "
-                "negatives; raise negatives.size or lower batch_size"
+                "overwrite its own negatives; raise negatives.size or lower batch_size"
             )
 
     def sampling(

@@ -128,8 +128,7 @@ class DrawnScores(Scores):
     aim: Aim = "maximise"
 
     def score_function_term(self, value: Tensor, bound: Callable[..., Tensor], *arguments: Any) -> Tensor:
-        """Zero, with the score-function gradient of the expected value: sum_i (value - baseline_i) grad log
-        chance_i.
+        """Zero, with the gradient sum_i (value - baseline_i) grad log chance_i of the expected value.
 
         An anchor's baseline is the value with everyone's scores for that anchor and the drawn ones for all
         others. It does not depend on that anchor's draw, and draws of different anchors are independent, so

@@ -164,8 +164,7 @@ class Cave(nn.Module, AbstractSelection):
         if close is not None and close <= clusters:
             raise UserError(
                 f"selection.close was {close}; it must exceed selection.clusters, {clusters}, or every "
-                "member of "
-                "the cave would be close; leave it out for a plain cave"
+                "member of the cave would be close; leave it out for a plain cave"
             )
         self.cave = Clusters(clusters, 1, every, instances, after)
         self.close = None if close is None else Clusters(close, runs, every, instances, after)
@@ -206,8 +205,7 @@ class Cave(nn.Module, AbstractSelection):
     def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         reason = (
             "negatives come from the anchor's own cluster, which Wu et al. 2021, Thm 3.1 covers only where "
-            "every kept e^f is at "
-            "least its mean over the anchor's candidates"
+            "every kept e^f is at least its mean over the anchor's candidates"
         )
         if self.close is not None:
             reason = f"{reason}, and close neighbours count as positives"

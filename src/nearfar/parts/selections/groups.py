@@ -79,8 +79,7 @@ class AbstractGroupSelection(nn.Module, AbstractSelection):
         if not bool((present | (index < 0)).all()):
             raise UserError(
                 f"{name} knows the {self.by} of this batch alone, but some candidates are of earlier "
-                "batches; "
-                f"give the {self.by} of all instances to the selection's assign"
+                f"batches; give the {self.by} of all instances to the selection's assign"
             )
         return numbers
 
@@ -108,8 +107,7 @@ class Group(AbstractGroupSelection):
         if choices["selection"]["by"] == "self" and choices["encoders"].get("others") != "times":
             return (
                 "selection.by was self, but nothing is contrasted with its own recording here, so no "
-                "candidate would be left; "
-                "use it with encoders=predictive encoders.others=times"
+                "candidate would be left; use it with encoders=predictive encoders.others=times"
             )
         return None
 

@@ -66,8 +66,7 @@ class Neighbours(nn.Module, AbstractSelection):
         if background is not None and not (0 < background < 1 or background == background // 1 >= 1):
             raise UserError(
                 f"selection.background was {background:g}; it must be a whole number from 1, a share "
-                "between 0 and 1 of the "
-                "candidates, or left out for no limit"
+                "between 0 and 1 of the candidates, or left out for no limit"
             )
         if keep not in ("la", "annulus"):
             raise UserError(f"selection.keep was {keep!r}; expected la or annulus")

@@ -149,8 +149,7 @@ def _hard_from_start_warning(lower: Value) -> str | None:
     return (
         f"selection.lower is {at(lower):g} from the first step: an untrained encoder does not know which "
         "negatives are similar, and choosing by it can settle on a poor representation (Wu et al. 2021, "
-        "sec. 4). "
-        "Let it rise: selection.lower=linear(0,0.9)."
+        "sec. 4). Let it rise: selection.lower=linear(0,0.9)."
     )
 
 
