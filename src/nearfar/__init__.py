@@ -108,13 +108,7 @@ if TYPE_CHECKING:
         backbone,
     )
     from nearfar.parts.negatives import Bank, Centred, InBatch, NoNegatives, Queue, Sinkhorn, Support
-    from nearfar.parts.priors import (
-        Adversarial,
-        CrossCorrelation,
-        Distillation,
-        SIGReg,
-        VarianceCovariance,
-    )
+    from nearfar.parts.priors import Adversarial, CrossCorrelation, Distillation, SIGReg, VarianceCovariance
     from nearfar.parts.selections import (
         Accept,
         Ball,

@@ -130,8 +130,7 @@ FIELDS: dict[str, SettingField] = {
         None, "image column of a Parquet file; none: image, img, jpg, jpeg, png, webp, tif or tiff"
     ),
     "label_column": _F(
-        None,
-        "label column of a Parquet or .csv file; none: label, labels, fine_label, cls, class or target",
+        None, "label column of a Parquet or .csv file; none: label, labels, fine_label, cls, class or target"
     ),
     "labels": _F(
         None,

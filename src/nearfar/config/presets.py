@@ -158,11 +158,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
         "moco": Preset(_RING_SOURCE, {**_WU_2021, **_QUEUE}, _RINGS),
     },
     "wu2020": {
-        "instdisc": Preset(
-            _VINCE_SOURCE,
-            _VINCE,
-            {"ball": _BALL, "annulus": _CLOSE, "neighbours": _CLOSE},
-        ),
+        "instdisc": Preset(_VINCE_SOURCE, _VINCE, {"ball": _BALL, "annulus": _CLOSE, "neighbours": _CLOSE}),
         "la": Preset(_VINCE_SOURCE, _VINCE, {"": _CLOSE, "neighbours": _CLOSE}),
     },
     "song2020": {
@@ -216,7 +212,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
                 "encoders.dim": 128,
                 "temperature": 0.1,
             },
-        ),
+        )
     },
     "grill2020": {
         "byol": Preset(
@@ -231,7 +227,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
                 "encoders.dim": 256,
                 "encoders.momentum": cosine(0.996, 1.0),
             },
-        ),
+        )
     },
     "saez2021": {
         "simclr": Preset(
@@ -272,7 +268,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
                 "encoders.hidden": 2048,
                 "encoders.dim": 2048,
             },
-        ),
+        )
     },
     "zbontar2021": {
         "barlow": Preset(
@@ -288,7 +284,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
                 "encoders.dim": 8192,
                 "prior.redundancy": 0.005,
             },
-        ),
+        )
     },
     "caron2020": {
         "swav": Preset(
@@ -306,7 +302,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
                 "views.crop_scale": [0.14, 1.0],
                 "views.small": {"crop_scale": [0.05, 0.14]},
             },
-        ),
+        )
     },
     "bardes2022": {
         "vicreg": Preset(
@@ -321,7 +317,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
                 "encoders.hidden": 8192,
                 "encoders.dim": 8192,
             },
-        ),
+        )
     },
 }
 

@@ -163,11 +163,7 @@ def all_keys() -> list[str]:
 
 
 def resolve(
-    recipe: str | Method,
-    data: str,
-    *layers: Layer,
-    modality: Modality | None = None,
-    objects: Objects = NONE,
+    recipe: str | Method, data: str, *layers: Layer, modality: Modality | None = None, objects: Objects = NONE
 ) -> Settings:
     """The settings of `recipe`, changed by each layer in turn.
 

@@ -9,14 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    PlainValidator,
-    TypeAdapter,
-    ValidationError,
-    ValidationInfo,
-)
+from pydantic import BeforeValidator, ConfigDict, PlainValidator, TypeAdapter, ValidationError, ValidationInfo
 
 from nearfar.config.reading import numbers
 from nearfar.core.abstract import settable

@@ -56,16 +56,7 @@ from nearfar.core.scores import (
     inner_product_negatives,
 )
 from nearfar.core.strategy import Rows
-from nearfar.core.types import (
-    Batch,
-    Certificate,
-    Context,
-    Coverage,
-    Encoded,
-    NegativeSampling,
-    Outcome,
-    Pair,
-)
+from nearfar.core.types import Batch, Certificate, Context, Coverage, Encoded, NegativeSampling, Outcome, Pair
 from nearfar.errors import UserError
 
 # key views of one group, keys per instance, negatives of the same instance, whether the identity is the key

@@ -15,15 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nearfar.core.kernels import (
-    EMPTY,
-    Gradients,
-    Kernel,
-    LogSumExp,
-    Needed,
-    Tensors,
-    count_others,
-)
+from nearfar.core.kernels import EMPTY, Gradients, Kernel, LogSumExp, Needed, Tensors, count_others
 from nearfar.core.scores import (
     Candidates,
     Divided,

@@ -428,9 +428,7 @@ POSITIONS = "the critic's score of a pair depends on where its rows stand in the
 
 
 def knows_positions(
-    cross: Callable[[Tensor, Tensor], Tensor],
-    anchors: Float[Tensor, "n dim"],
-    keys: Float[Tensor, "n width"],
+    cross: Callable[[Tensor, Tensor], Tensor], anchors: Float[Tensor, "n dim"], keys: Float[Tensor, "n width"]
 ) -> bool:
     """Whether scores depend on where rows stand: cross(u, v[order]) is not cross(u, v)[:, order].
 

@@ -198,12 +198,7 @@ def _calibrate(model: Any, fit: Scenes, device: torch.device) -> None:
 
 
 def _fit(
-    title: str,
-    model: nn.Module,
-    schedule: DetectorSchedule,
-    fit: Scenes,
-    device: torch.device,
-    quiet: bool,
+    title: str, model: nn.Module, schedule: DetectorSchedule, fit: Scenes, device: torch.device, quiet: bool
 ) -> None:
     usable = [place for place, scene in enumerate(fit.scenes) if (~scene.crowd).any()]
     if not usable:

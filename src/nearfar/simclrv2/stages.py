@@ -219,12 +219,7 @@ class SemiRequest:
         return Stage(cell, settings, unlabelled, {TEACHER: loaded}, self.quiet)
 
     def _supervised(
-        self,
-        stage: str,
-        run: Run,
-        labelled: DataSet,
-        draw: int,
-        start: Mapping[str, Any],
+        self, stage: str, run: Run, labelled: DataSet, draw: int, start: Mapping[str, Any]
     ) -> Stage:
         batch = min(MAX_BATCH, len(labelled))
         epochs = max(MIN_EPOCHS, math.ceil(MIN_STEPS / (len(labelled) // batch)))

@@ -25,15 +25,7 @@ from nearfar.core.scores import Scores
 from nearfar.errors import UserError
 from nearfar.parts.bounds import InfoNCE
 from nearfar.parts.selections import Ball
-from nearfar.studies.frame import (
-    REFERENCE,
-    Study,
-    StudyResult,
-    StudyRow,
-    StudyTable,
-    Workspace,
-    mean_row,
-)
+from nearfar.studies.frame import REFERENCE, Study, StudyResult, StudyRow, StudyTable, Workspace, mean_row
 
 COVARIANCE = ((2.0, 0.4), (0.4, 2.0))
 TRUTH = -0.5 * math.log(1 - 0.2**2)

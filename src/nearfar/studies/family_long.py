@@ -27,14 +27,7 @@ from nearfar.evaluate import evaluate_run
 from nearfar.modalities import Images
 from nearfar.run.trained import Run
 from nearfar.studies import curricula, rings
-from nearfar.studies.comparison import (
-    Claim,
-    Comparison,
-    Figures,
-    PaperColumn,
-    compute_figures,
-    make_result,
-)
+from nearfar.studies.comparison import Claim, Comparison, Figures, PaperColumn, compute_figures, make_result
 from nearfar.studies.frame import Study, StudyResult, StudyRow, StudyTable, Workspace, choose
 from nearfar.studies.frozen_features import map_probe
 from nearfar.studies.images import CIFAR, ImageSetup, StudyArm

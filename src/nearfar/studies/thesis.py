@@ -37,15 +37,7 @@ from nearfar.studies.comparison import (
     values_of,
     verdict,
 )
-from nearfar.studies.frame import (
-    Study,
-    StudyResult,
-    StudyRow,
-    StudyTable,
-    TableValue,
-    Workspace,
-    mean_row,
-)
+from nearfar.studies.frame import Study, StudyResult, StudyRow, StudyTable, TableValue, Workspace, mean_row
 from nearfar.studies.frozen_features import label_free_measures
 from nearfar.studies.images import ImageSetup, StudyArm
 

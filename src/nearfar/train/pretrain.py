@@ -38,12 +38,7 @@ from nearfar.train.loggers import Logger, as_loggers, open_loggers
 from nearfar.train.memory import PROBED_INSTANCES, check_disk, choose_chunk, estimate_needs
 from nearfar.train.monitors import CollapseMonitor, GradientMonitor
 from nearfar.train.probes import check_probe_schedules, make_probe
-from nearfar.train.resuming import (
-    check_steps_left,
-    describe_data,
-    find_checkpoint,
-    restore_session,
-)
+from nearfar.train.resuming import check_steps_left, describe_data, find_checkpoint, restore_session
 from nearfar.train.saving import Checkpoints
 from nearfar.train.session import Session
 

@@ -114,8 +114,7 @@ WITH_NEGATIVES = {
         _ball,
     ),
     "cave": Variant(
-        "Negatives from the anchor's own k-means cluster, renewed every epoch (Wu et al. 2021, App. F)",
-        _cave,
+        "Negatives from the anchor's own k-means cluster, renewed every epoch (Wu et al. 2021, App. F)", _cave
     ),
     "neighbours": Variant(
         "Ring (+C_i): negatives of a ring, and those in the anchor's own k-means clusters as positives "

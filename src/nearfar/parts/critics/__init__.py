@@ -17,14 +17,4 @@ PARTS: dict[str, Callable[..., AbstractCritic]] = {
     "hybrid": Hybrid,
 }
 
-__all__ = [
-    "PARTS",
-    "Bilinear",
-    "Cosine",
-    "Distance",
-    "Dot",
-    "Hybrid",
-    "Joint",
-    "LearntNumber",
-    "Separable",
-]
+__all__ = ["PARTS", "Bilinear", "Cosine", "Distance", "Dot", "Hybrid", "Joint", "LearntNumber", "Separable"]

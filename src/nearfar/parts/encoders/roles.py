@@ -106,11 +106,7 @@ class Momentum(nn.Module, AbstractOneNetwork):
     has_prototypes = True
 
     def __init__(
-        self,
-        network: nn.Module | HeadConfig,
-        momentum: Value = 0.99,
-        *,
-        predictor: nn.Module | None = None,
+        self, network: nn.Module | HeadConfig, momentum: Value = 0.99, *, predictor: nn.Module | None = None
     ) -> None:
         super().__init__()
         momentum = parse_value(momentum, "encoders.momentum")

@@ -41,12 +41,7 @@ PARTS = Joinable(
     "selection",
     Chain,
     between=", then ",
-    traits={
-        "remembers_instances": any,
-        "ranks_by_score": any,
-        "weights_negatives": any,
-        "keeps_all": all,
-    },
+    traits={"remembers_instances": any, "ranks_by_score": any, "weights_negatives": any, "keeps_all": all},
 )
 
 __all__ = [

@@ -140,11 +140,7 @@ class Cave(nn.Module, AbstractSelection):
 
     equation = "those in u's own of {clusters} k-means clusters"
     remarks = (
-        (
-            "close",
-            ...,
-            "without C, who share one of {close} clusters in one of {runs} runs too; {pulled}",
-        ),
+        ("close", ..., "without C, who share one of {close} clusters in one of {runs} runs too; {pulled}"),
     )
     remembers_instances = True
     refreshes = True
