@@ -1,5 +1,6 @@
 """Exceptions for mistakes that a user can fix, and the wording of "unknown name" messages."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -108,6 +109,28 @@ def not_one_of(key: str, value: object, options: Iterable[str], suffix: str = ""
     misspelt = "did you mean" in hint
     listed = "" if misspelt and not short else f"; expected {', '.join(names)}{suffix}"
     return UserError(f"{key} was {value!r}{hint}{listed}")
+
+
+def check_number(
+    key: str,
+    value: float,
+    low: float,
+    high: float = math.inf,
+    *,
+    above: bool = False,
+    below: bool = False,
+    written: str = "",
+) -> None:
+    """Raises UserError unless `value` is a finite number from `low` to `high`; `above` and `below` exclude
+    these ends. `written`: the value as the user wrote it."""
+    in_range = low <= value <= high and not (above and value == low) and not (below and value == high)
+    if in_range and math.isfinite(value):
+        return
+    if high == math.inf:
+        allowed = f"be {'above' if above else 'at least'} {low:g}"
+    else:
+        allowed = f"lie in {'(' if above else '['}{low:g}, {high:g}{')' if below else ']'}"
+    raise UserError(f"{key} was {written or format(value, 'g')}; it must {allowed}")
 
 
 def check_whole(key: str, value: object, low: int, high: int | None = None) -> None:

@@ -111,7 +111,7 @@ def test_results_of_other_features_are_kept(run: nf.Run) -> None:
         (["--epochs", "3"], "epochs was 3, but it is an option of finetune"),
         (["--image-size", "0"], "image_size was 0; expected a whole number from 8 to 4096"),
         (["--image-size", "1000000"], "image_size was 1000000; expected a whole number from 8 to 4096"),
-        (["--ways", "1", "--protocol", "few-shot"], "ways was 1; episodes are of at least 2 classes"),
+        (["--ways", "1", "--protocol", "few-shot"], "ways was 1; expected a whole number from 2"),
         (["--label-column", "fine"], "label_column was given, but no data that have columns"),
         (["--baselines", "pixels", "--no-baselines"], "not allowed with argument --baselines"),
         (["--features", "map", "--protocol", "classifier"], "a run's own classifier reads pooled features"),

@@ -112,7 +112,7 @@ def test_refreshing_is_due_at_the_start_of_every_nth_epoch_but_the_first() -> No
         assert due == [10, 20, 30]
     for part in (Cave(4, after=2.5), Neighbours(after=2.5)):
         assert [step for step in range(31) if part.due(Progress(step, 30, 5))] == [15, 20, 25, 30]
-    with pytest.raises(UserError, match=r"after was 0\.0; it must be a number of epochs above 0"):
+    with pytest.raises(UserError, match=r"after was 0; it must be above 0"):
         Neighbours(after=0.0)
     assert not Ring().refreshes
 

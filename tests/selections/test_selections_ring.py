@@ -200,7 +200,7 @@ def test_coverage_is_the_share_of_anchors_that_meet_the_theorem(
 
 
 BAD: list[tuple[Callable[[], object], str]] = [
-    (lambda: nf.Ball(1.5), r"selection.lower was 1.5; it must be a share from 0 to 1"),
+    (lambda: nf.Ball(1.5), r"selection.lower was 1.5; it must lie in \[0, 1\]"),
     (lambda: nf.Ring(-0.1, 0.5), r"selection.lower was -0.1"),
     (lambda: nf.Ring(0.1, float("nan")), r"selection.upper was nan"),
     (lambda: nf.Ring(0.8, 0.2), r"selection.lower was 0.8; it must not exceed selection.upper, 0.2"),

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_number
 
 
 @dataclass(frozen=True)
@@ -308,6 +308,16 @@ def steps(start: float, factor: float, *epochs: float) -> Steps:
 
 def plateau(start: float, factor: float = 0.1, patience: float = 10, drops: float = 2) -> Plateau:
     return Plateau(start, factor, drops, patience)
+
+
+def parse_within(
+    raw: Any, key: str, low: float, high: float = math.inf, *, above: bool = False, below: bool = False
+) -> Value:
+    """`parse_value` of a setting that stays within a range (`errors.check_number`)."""
+    value = parse_value(raw, key)
+    for end in ends(value):
+        check_number(key, end, low, high, above=above, below=below, written=as_text(value))
+    return value
 
 
 def ends(value: Value) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nearfar.core.strategy import SINGLE, Strategy
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_number, check_whole
 from nearfar.evaluate.accuracy import TOP, hit_rates
 from nearfar.evaluate.sets import LabelledFeatures, class_codes, stratified_split
 
@@ -102,10 +102,8 @@ def knn_probe(
 
 
 def _check(k: int, temperature: float, train: int, exclude_self: bool, test: int) -> None:
-    if k < 1:
-        raise UserError(f"k was {k}; the number of neighbours must be at least 1")
-    if not temperature > 0:
-        raise UserError(f"temperature was {temperature}; it must be above 0")
+    check_whole("k", k, 1)
+    check_number("temperature", temperature, 0, above=True)
     if exclude_self and train != test:
         raise ValueError(f"exclude_self needs the same rows on both sides, not {train} and {test}")
     if train < (2 if exclude_self else 1) or test < 1:

@@ -8,7 +8,7 @@ from typing import Any
 from nearfar.config.settings import MAX_EPOCHS
 from nearfar.core.optimisers import LARGEST_LR
 from nearfar.core.strategy import SINGLE, Strategy
-from nearfar.errors import UserError, check_whole
+from nearfar.errors import UserError, check_number, check_whole
 from nearfar.evaluate.knn import NEIGHBOURS, VOTE_TEMPERATURE
 
 # which protocols read an option; one that none of the requested protocols reads is refused
@@ -57,8 +57,7 @@ class Options:
     def __post_init__(self) -> None:
         for name, maximum in MAXIMA.items():
             check_whole(name, getattr(self, name), 1, maximum)
-        if self.ways < 2:
-            raise UserError(f"ways was {self.ways}; episodes are of at least 2 classes")
+        check_whole("ways", self.ways, 2)
         if not 0 <= self.seed < 2**62:
             raise UserError(f"seed was {self.seed}; expected a whole number from 0 and below 2^62")
         if not self.labels or not all(map(_is_share_or_count, self.labels)):
@@ -70,8 +69,7 @@ class Options:
             raise UserError(f"shots was {list(self.shots)}; expected whole numbers from 1")
         if not self.lr or not all(0 < rate <= LARGEST_LR for rate in self.lr):
             raise UserError(f"lr was {list(self.lr)}; expected numbers above 0 and at most {LARGEST_LR}")
-        if not 0 < self.layer_decay <= 1:
-            raise UserError(f"layer_decay was {self.layer_decay}; it must be above 0 and at most 1")
+        check_number("layer_decay", self.layer_decay, 0, 1, above=True)
 
     def changed(self, protocols: Sequence[str]) -> dict[str, Any]:
         """Options that differ from their defaults, as JSON; stops at one that none of the protocols reads."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nearfar.core.results import Measurement, Result
 from nearfar.core.statistics import CONFIDENCE
 from nearfar.data import Columns, locate
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_whole
 from nearfar.evaluate.accuracy import with_class_names
 from nearfar.evaluate.evaluation import Evaluation, same_spec
 from nearfar.evaluate.knn import NEIGHBOURS, VOTE_TEMPERATURE
@@ -111,8 +111,7 @@ def _check_input(run: Run, protocols: Sequence[str], features: str, size: int | 
         return
     if not run.modality.views.resizable:
         raise UserError(f"image_size was {size}, but {run.path} was trained on {run.modality.plural}")
-    if not MIN_SIDE <= size <= LARGEST:
-        raise UserError(f"image_size was {size}; expected a whole number from {MIN_SIDE} to {LARGEST}")
+    check_whole("image_size", size, MIN_SIDE, LARGEST)
 
 
 def _with_columns(train: Any, data: Any, columns: Columns) -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from nearfar.core.scores import UNKNOWN
 from nearfar.core.strategy import Rows as Layout
 from nearfar.distributed.gather import gather_layout
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_number
 from nearfar.losses.scoring import (
     EmbeddingRows,
     by_tiles,
@@ -95,8 +95,7 @@ class MultipleNegativesRankingLoss(nn.Module):
             raise UserError(
                 f"hardness_mode was {self.hardness_mode!r}; expected {', '.join(HARDNESS_MODES)} or None"
             )
-        if not 0 <= self.hardness_strength < float("inf"):
-            raise UserError(f"hardness_strength was {self.hardness_strength!r}; it must be at least 0")
+        check_number("hardness_strength", self.hardness_strength, 0)
         if self.mini_batch_size is not None and (self.model is None or self.mini_batch_size < 1):
             raise UserError(
                 f"mini_batch_size was {self.mini_batch_size}; it needs a model to encode with, and at least 1"

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from nearfar.core.scores import at_least_float32
 from nearfar.distributed.gather import gather_layout
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_number, check_whole
 from nearfar.losses.scoring import check_gather, check_paired, described, positive_number
 from nearfar.parts.priors.regularisers import (
     KNOTS,
@@ -121,8 +121,7 @@ class SIGRegLoss(nn.Module):
         gather_distributed: bool = False,
     ) -> None:
         super().__init__()
-        if knots < 2:
-            raise UserError(f"knots was {knots}; it must be at least 2")
+        check_whole("knots", knots, 2)
         self.knots, self.t_max = knots, positive_number("t_max", t_max)
         self.num_vectors = int(positive_number("num_vectors", num_vectors))
         self.gather_distributed = check_gather(gather_distributed)
@@ -158,8 +157,7 @@ class LeJEPALoss(nn.Module):
         sigreg_num_vectors: int = 1024,
     ) -> None:
         super().__init__()
-        if not 0 <= lambda_param <= 1:
-            raise UserError(f"lambda_param was {lambda_param!r}; it must be from 0 to 1")
+        check_number("lambda_param", lambda_param, 0, 1)
         self.lambda_param, self.gather_distributed = lambda_param, check_gather(gather_distributed)
         self.sigreg = SIGRegLoss(
             knots=sigreg_knots,

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from nearfar.errors import UserError, error_reason
+from nearfar.errors import UserError, check_whole, error_reason
 from nearfar.modalities import DataSet
 from nearfar.run.features import cached_features, encoder_digest, features_key
 from nearfar.run.trained import Run
@@ -57,8 +57,7 @@ class Index:
 
     def search(self, queries: Float[np.ndarray, "query dim"], count: int = 10) -> list[list[Match]]:
         """The `count` most similar rows of each query, most similar first."""
-        if count < 1:
-            raise UserError(f"count was {count}; expected a whole number from 1")
+        check_whole("count", count, 1)
         similarities, rows = nearest(unit_rows(queries), self.features, count)
         return [
             [

@@ -12,7 +12,7 @@ from nearfar.config.objects import Objects
 from nearfar.config.resolving import complete, nested, read_words
 from nearfar.config.settings import MAY_CHANGE, Settings
 from nearfar.data import Limits, Located, locate
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_whole
 from nearfar.modalities import DataSet
 from nearfar.run.folder import RunFolder
 from nearfar.run.teachers import TEACHER, load_teacher
@@ -109,8 +109,7 @@ class SemiRequest:
     quiet: bool = False
 
     def __post_init__(self) -> None:
-        if self.draws < 1:
-            raise UserError(f"--draws was {self.draws}; expected a whole number from 1")
+        check_whole("--draws", self.draws, 1)
         if self.draws > 1 and isinstance(self.labels, Path):
             raise UserError(f"--draws was {self.draws} with --labels {self.labels}; a file is one draw")
         if RunFolder(self.out).config.exists():

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from nearfar.errors import UserError
+from nearfar.errors import check_number, check_whole
 from nearfar.modalities.text.show import hidden_symbols, masked_scores
 from nearfar.modalities.text.views import REPLACED, UNCHANGED
 from nearfar.studies.frame import Study, StudyResult, StudyTable, Values, Workspace, mean_row
@@ -94,10 +94,8 @@ def run(
     epochs: int = 30,
     jobs: int = 1,
 ) -> StudyResult:
-    if not 2 <= symbols <= len(LETTERS):
-        raise UserError(f"symbols was {symbols}; expected 2 to {len(LETTERS)}")
-    if not 0 <= repeat < 1:
-        raise UserError(f"repeat was {repeat:g}; it must lie in [0, 1)")
+    check_whole("symbols", symbols, 2, len(LETTERS))
+    check_number("repeat", repeat, 0, 1, below=True)
     options = {"symbols": symbols, "repeat": repeat, "train": train, "epochs": epochs}
     cell_of = lambda name, seed: Cell(f"{name},seed={seed}", {"frequencies": name, "seed": seed, **options})
     figures = workspace.run_arms(list(FREQUENCIES), range(seeds), cell_of, compute, jobs)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_number, check_whole
 from nearfar.modalities.base import PlainView
 from nearfar.modalities.graph.data import HIDDEN, Graph, GraphDescription, Inputs, check_inputs
 from nearfar.parts.encoders.graphs import EDGE, NODE, NOTHING
@@ -176,10 +176,8 @@ class Perturb(AbstractGraphViews):
     ) -> None:
         if not changes or any(name not in CHANGES for name in changes):
             raise UserError(f"views.changes was {changes}; expected some of {', '.join(CHANGES)}")
-        if not 0 <= share < 1:
-            raise UserError(f"views.share was {share:g}; it must lie in [0, 1)")
-        if not 1 <= count <= 16:
-            raise UserError(f"views.count was {count}; expected a whole number from 1 to 16")
+        check_number("views.share", share, 0, 1, below=True)
+        check_whole("views.count", count, 1, 16)
         check_inputs(inputs)
         self.changes, self.share, self.count, self.symmetric = tuple(changes), share, count, symmetric
         self.inputs = inputs

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_number
 from nearfar.modalities.base import PlainView
 from nearfar.modalities.series.data import TimeSeriesDescription, check_window
 from nearfar.modalities.vectors.views import normal_quantiles
@@ -27,8 +27,7 @@ class Neighbouring(AbstractViewSettings):
 
     def __post_init__(self) -> None:
         check_window(self.window, self.offset)
-        if not 0 <= self.noise < float("inf"):
-            raise UserError(f"views.noise was {self.noise:g}; it must be at least 0")
+        check_number("views.noise", self.noise, 0)
         if self.count != 2:
             raise UserError(f"views.count was {self.count}; a time and its neighbour are 2")
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
-from nearfar.errors import UserError, check_whole
+from nearfar.errors import check_number, check_whole
 from nearfar.modalities.base import PlainView
 from nearfar.modalities.sequences import Sequences
 from nearfar.modalities.text.data import TextDescription
@@ -42,8 +42,7 @@ class Mask(AbstractViewSettings):
     symmetric: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        if not 0 < self.share < 1:
-            raise UserError(f"views.share was {self.share:g}; it must lie strictly between 0 and 1")
+        check_number("views.share", self.share, 0, 1, above=True, below=True)
         check_whole("views.length", self.length, 2, 2**16)
         check_whole("views.most", self.most, 2, 2**20)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
-from nearfar.errors import UserError, check_whole
+from nearfar.errors import check_number, check_whole
 from nearfar.modalities.base import PlainView
 from nearfar.modalities.vectors.data import VectorsDescription
 
@@ -31,10 +31,8 @@ class Corrupt(AbstractViewSettings):
     symmetric: bool = True
 
     def __post_init__(self) -> None:
-        if self.noise < 0:
-            raise UserError(f"views.noise was {self.noise:g}; it must be at least 0")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"views.dropout was {self.dropout:g}; it must lie in [0, 1)")
+        check_number("views.noise", self.noise, 0)
+        check_number("views.dropout", self.dropout, 0, 1, below=True)
         check_whole("views.count", self.count, 1, 16)
 
     def training(self, description: VectorsDescription, device: torch.device) -> "CorruptedVectors":
@@ -56,8 +54,7 @@ class Scarf(AbstractViewSettings):
     symmetric: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rate <= 1:
-            raise UserError(f"views.rate was {self.rate:g}; it must lie in [0, 1]")
+        check_number("views.rate", self.rate, 0, 1)
         check_whole("views.count", self.count, 1, 16)
 
     def training(self, description: VectorsDescription, device: torch.device) -> "ResampledVectors":

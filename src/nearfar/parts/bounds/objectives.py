@@ -13,7 +13,7 @@ from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import Progress, Value, at
 from nearfar.core.scores import Negatives, Scores
 from nearfar.core.types import Certificate, NegativeSampling, Sizes
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_number
 from nearfar.parts.bounds.claims import checked, objective
 from nearfar.parts.bounds.infonce import log_probability
 from nearfar.parts.bounds.variational import over_anchors, positive_over_sum
@@ -33,8 +33,7 @@ class Agreement(AbstractBound):
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.weight < math.inf:
-            raise UserError(f"bound.weight was {self.weight:g}; it must be a number above 0")
+        check_number("bound.weight", self.weight, 0, above=True)
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return self.weight * scores.over_positives(lambda f: 2.0 * f - 2.0)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nearfar.core.abstract import AbstractCritic, AbstractInnerProduct, Anchors, Factors, Keys
 from nearfar.core.schedules import START, Progress
 from nearfar.core.types import Sizes
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_whole
 
 Dim = int | tuple[int, int]
 Activation = Literal["relu", "silu"]
@@ -32,8 +32,7 @@ def _sides(dim: Dim) -> tuple[int, int]:
 
 def _check_above_zero(**numbers: int) -> None:
     for name, number in numbers.items():
-        if not isinstance(number, int) or number < 1:
-            raise UserError(f"critic.{name} was {number!r}; it must be a whole number from 1")
+        check_whole(f"critic.{name}", number, 1)
 
 
 def _check_activation(name: str) -> None:

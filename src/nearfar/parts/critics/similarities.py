@@ -11,8 +11,15 @@ from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractCritic, AbstractInnerProduct, Anchors, Embedding, Factors, Keys
 from nearfar.core.learnt import LearntNumber, current_value, learnable
-from nearfar.core.schedules import START, Learnable, Learnt, Progress, Value, as_text, at, ends, parse_value
-from nearfar.errors import UserError
+from nearfar.core.schedules import (
+    START,
+    Learnable,
+    Learnt,
+    Progress,
+    Value,
+    at,
+    parse_within,
+)
 
 
 class Cosine(nn.Module, AbstractInnerProduct):
@@ -48,8 +55,8 @@ class Cosine(nn.Module, AbstractInnerProduct):
     def __init__(self, temperature: Learnable = 0.1, bias: Learnable = 0.0) -> None:
         super().__init__()
         self.temperature = learnable(temperature, "temperature", positive=True)
-        if not isinstance(self.temperature, LearntNumber) and min(ends(self.temperature)) <= 0:
-            raise UserError(f"temperature was {as_text(self.temperature)}; it must be above 0")
+        if not isinstance(self.temperature, LearntNumber):
+            parse_within(self.temperature, "temperature", 0, above=True)
         self.bias = learnable(bias, "critic.bias")
 
     def prepare(self, embedding: Embedding) -> Embedding:
@@ -107,10 +114,7 @@ class Distance(AbstractCritic):
     mean: bool = False
 
     def __post_init__(self) -> None:
-        temperature = parse_value(self.temperature, "temperature")
-        if min(ends(temperature)) <= 0:
-            raise UserError(f"temperature was {as_text(temperature)}; it must be above 0")
-        object.__setattr__(self, "temperature", temperature)
+        object.__setattr__(self, "temperature", parse_within(self.temperature, "temperature", 0, above=True))
 
     def prepare(self, embedding: Embedding) -> Embedding:
         precise = super().prepare(embedding)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from nearfar.core.abstract import AbstractOneNetwork
 from nearfar.core.networks import embed_views
 from nearfar.core.types import Batch, Encoded, Pair, Supervision, TeacherOutput
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_number
 from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network, planned_config
 
 
@@ -56,8 +56,7 @@ class Distilled(nn.Module, AbstractOneNetwork):
         learns_labels: bool = False,
     ) -> None:
         super().__init__()
-        if not 0 <= weight < float("inf"):
-            raise UserError(f"encoders.weight was {weight:g}; it must be at least 0")
+        check_number("encoders.weight", weight, 0)
         self.network = network.planned() if isinstance(network, HeadConfig) else network
         self.register_module("projection", projection)
         self.register_module("table", table)

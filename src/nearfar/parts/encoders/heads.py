@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nearfar.core.types import Remark
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_number, check_whole
 from nearfar.parts.encoders.backbones import backbone
 
 
@@ -154,14 +154,10 @@ class HeadConfig:
 
     def __post_init__(self) -> None:
         for key in ("hidden", "dim"):
-            if not 1 <= getattr(self, key) <= 65536:
-                raise UserError(f"encoders.{key} was {getattr(self, key)}; it must be from 1 to 65536")
+            check_whole(f"encoders.{key}", getattr(self, key), 1, 65536)
         if self.head == "none" and self.predictor != "none":
             raise UserError("encoders.predictor was mlp with encoders.head=none; a predictor follows a head")
-        if not 2 <= self.layers <= 16:
-            raise UserError(
-                f"encoders.layers was {self.layers}; a head of several layers has 2 to 16 of them"
-            )
+        check_whole("encoders.layers", self.layers, 2, 16)
         if self.layers != 2 and not self.head.startswith("mlp"):
             raise UserError(
                 f"encoders.layers was {self.layers} with encoders.head={self.head}; only mlp, mlp-plain and "
@@ -177,8 +173,7 @@ class HeadConfig:
             raise UserError(
                 f"encoders.prototypes was {self.prototypes}; it must be from 2 to {2**20}, or 0 for none"
             )
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"encoders.dropout was {self.dropout}; it must lie in [0, 1)")
+        check_number("encoders.dropout", self.dropout, 0, 1, below=True)
 
     def planned(self) -> "PlannedNetwork":
         """A stand-in for the network until the method meets its data."""

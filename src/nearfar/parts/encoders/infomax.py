@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractOneNetwork
 from nearfar.core.types import Batch, Encoded, Pair, view_pairs
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_number
 from nearfar.parts.encoders.backbones import STAGED
 from nearfar.parts.encoders.heads import HeadConfig, InputSpec, Network, planned_config
 from nearfar.parts.encoders.roles import predicted
@@ -59,10 +59,8 @@ class InfoMax(nn.Module, AbstractOneNetwork):
         predictor: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        weights = {"global_weight": global_weight, "local_weight": local_weight}
-        for key, weight in weights.items():
-            if weight < 0:
-                raise UserError(f"encoders.{key} was {weight:g}; it must be at least 0")
+        check_number("encoders.global_weight", global_weight, 0)
+        check_number("encoders.local_weight", local_weight, 0)
         if global_weight + local_weight == 0:
             raise UserError(
                 "encoders.global_weight and encoders.local_weight were both 0; one must be above 0"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.types import Batch, Encoded, Pair
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_number, check_whole
 from nearfar.parts.encoders.heads import InputSpec
 
 MASKED, HIDDEN = 0, 1
@@ -77,14 +77,12 @@ class MaskedSymbols(nn.Module, AbstractEncoders):
     ) -> None:
         super().__init__()
         for key, value in (("dim", dim), ("layers", layers), ("heads", heads)):
-            if not 1 <= value <= 65536:
-                raise UserError(f"encoders.{key} was {value}; it must be from 1 to 65536")
+            check_whole(f"encoders.{key}", value, 1, 65536)
         if dim % heads:
             raise UserError(
                 f"encoders.dim was {dim} with {heads} heads; it must be a multiple of encoders.heads"
             )
-        if not 0 <= dropout < 1:
-            raise UserError(f"encoders.dropout was {dropout:g}; it must lie in [0, 1)")
+        check_number("encoders.dropout", dropout, 0, 1, below=True)
         if symbols is not None:
             self._make_networks(symbols, length, share)
 

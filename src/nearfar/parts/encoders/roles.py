@@ -23,9 +23,8 @@ from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractOneNetwork
 from nearfar.core.networks import embed_views, shape_of
-from nearfar.core.schedules import Progress, Value, as_text, at, ends, parse_value
+from nearfar.core.schedules import Progress, Value, at, parse_within
 from nearfar.core.types import Batch, Encoded, Pair
-from nearfar.errors import UserError
 from nearfar.parts.encoders.heads import HeadConfig, InputSpec, network_or_plan, planned_config, prototypes_of
 
 
@@ -109,10 +108,10 @@ class Momentum(nn.Module, AbstractOneNetwork):
         self, network: nn.Module | HeadConfig, momentum: Value = 0.99, *, predictor: nn.Module | None = None
     ) -> None:
         super().__init__()
-        momentum = parse_value(momentum, "encoders.momentum")
-        if not all(0 <= end <= 1 for end in ends(momentum)):
-            raise UserError(f"encoders.momentum was {as_text(momentum)}; it must lie in [0, 1]")
-        self.network, self.momentum = network_or_plan(network), momentum
+        self.network, self.momentum = (
+            network_or_plan(network),
+            parse_within(momentum, "encoders.momentum", 0, 1),
+        )
         self.register_module("predictor", predictor)  # before the copy, also where it is made later
         self.slow = copy.deepcopy(self.network).requires_grad_(False)
 

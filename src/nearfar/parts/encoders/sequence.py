@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.types import Batch, Encoded, Pair
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_whole
 from nearfar.parts.encoders.heads import InputSpec
 
 Strides = tuple[int, int, int, int, int]
@@ -156,8 +156,7 @@ class Predictive(nn.Module, AbstractEncoders):
     ) -> None:
         super().__init__()
         for key, value in (("width", width), ("context", context), ("steps", steps)):
-            if not 1 <= value <= 65536:
-                raise UserError(f"encoders.{key} was {value}; it must be from 1 to 65536")
+            check_whole(f"encoders.{key}", value, 1, 65536)
         if features not in ("both", "z", "c"):
             raise UserError(f"encoders.features was {features!r}; expected both, z or c")
         if min(strides) < 1:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nearfar.core.abstract import AbstractNegatives
-from nearfar.core.schedules import Progress, Value, as_text, at, ends, parse_value
+from nearfar.core.schedules import Progress, Value, at, parse_within
 from nearfar.core.scores import EMPTY, Candidates
 from nearfar.core.types import NegativeSampling, Sizes
 from nearfar.errors import UserError, counted
@@ -53,16 +53,12 @@ class Bank(WidthOfFirstKeys, AbstractNegatives):
         instances: int | None = None,
     ) -> None:
         super().__init__(dim)
-        momentum = parse_value(momentum, "negatives.momentum")
-        if not all(0 <= end < 1 for end in ends(momentum)):
-            raise UserError(
-                f"negatives.momentum was {as_text(momentum)}; a bank's update momentum lies in [0, 1)"
-            )
+        self.momentum = parse_within(momentum, "negatives.momentum", 0, 1, below=True)
         if size is not None and (not isinstance(size, (int, np.integer)) or size < 1):
             raise UserError(f"Bank(size={size!r}) is not a number of rows; it needs one for each instance")
         if sample is not None and sample < 1:
             raise UserError(f"negatives.sample was {sample}; it must be at least 1, or left out for all rows")
-        self.momentum, self.sample = momentum, sample
+        self.sample = sample
         self.prepare: Callable[[Tensor], Tensor] = partial(F.normalize, dim=1)
         self._make_rows(dim, views, instances)
 

@@ -17,10 +17,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractInnerProduct, AbstractNegatives
-from nearfar.core.schedules import Progress, Value, as_text, at, ends, parse_value
+from nearfar.core.schedules import Progress, Value, at, parse_within
 from nearfar.core.scores import EMPTY, UNKNOWN, Candidates
 from nearfar.core.types import NegativeSampling, Sizes
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_number
 from nearfar.parts.negatives.queue import Queue
 
 PrototypeVectors = Float[Tensor, "prototype dim"]
@@ -175,11 +175,8 @@ class Centred(nn.Module, AbstractCodes):
 
     def __init__(self, temperature: Value = 0.04, momentum: float = 0.9, *, symbols: int = 0) -> None:
         super().__init__()
-        self.temperature = parse_value(temperature, "negatives.temperature")
-        if not all(0 < end < math.inf for end in ends(self.temperature)):
-            raise UserError(f"negatives.temperature was {as_text(self.temperature)}; it must be above 0")
-        if not 0 <= momentum < 1:
-            raise UserError(f"negatives.momentum was {momentum:g}; it must lie in [0, 1)")
+        self.temperature = parse_within(temperature, "negatives.temperature", 0, above=True)
+        check_number("negatives.momentum", momentum, 0, 1, below=True)
         self.momentum, self.prototypes = momentum, symbols
         self.register_buffer("centre", torch.zeros(symbols))
 

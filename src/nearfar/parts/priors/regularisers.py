@@ -12,19 +12,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractPrior
-from nearfar.core.schedules import START, Progress, Value, as_text, at, ends, parse_value
+from nearfar.core.schedules import START, Progress, Value, at, parse_within
 from nearfar.core.types import Encoded, Sizes
 from nearfar.errors import UserError
 
 
 def checked(value: Value, key: str = "weight") -> Value:
     """A weight: a number or schedule, never below 0."""
-    parsed = parse_value(value, f"prior.{key}")
-    if not all(0 <= end < math.inf for end in ends(parsed)):
-        raise UserError(
-            f"prior.{key} was {as_text(parsed)}; it must be at least 0, a number or a schedule of it"
-        )
-    return parsed
+    return parse_within(value, f"prior.{key}", 0)
 
 
 BATCH_NORM_STEADY = 1e-5  # what batch norms add to a variance

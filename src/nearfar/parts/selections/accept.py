@@ -14,7 +14,7 @@ from nearfar.core.randomness import word_grid
 from nearfar.core.schedules import Progress
 from nearfar.core.scores import Divided, Membership, Negatives, Rule, Scores, at_least_float32
 from nearfar.core.types import Context, NegativeSampling, Sizes
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_number, check_whole
 from nearfar.parts.selections.draws import step_seed
 
 MAX_HIDDEN = 65536
@@ -175,12 +175,8 @@ class Accept(nn.Module, AbstractSelection):
 
     def __init__(self, least: float = 0.1, hidden: int = 16, aim: Aim = "maximise") -> None:
         super().__init__()
-        if not 0 < least <= 1:
-            raise UserError(f"selection.least was {least}; a chance of acceptance lies above 0 and up to 1")
-        if not 1 <= hidden <= MAX_HIDDEN:
-            raise UserError(
-                f"selection.hidden was {hidden}; it must be a whole number from 1 to {MAX_HIDDEN}"
-            )
+        check_number("selection.least", least, 0, 1, above=True)
+        check_whole("selection.hidden", hidden, 1, MAX_HIDDEN)
         if aim not in ("maximise", "minimise"):
             raise UserError(f"selection.aim was {aim!r}; expected maximise or minimise")
         self.least, self.aim = least, aim

@@ -1,13 +1,12 @@
 """All candidates, all of them weighted by similarity, and several selections in turn."""
 
-import math
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractSelection
-from nearfar.core.schedules import Progress, Value, as_text, at, ends, parse_value
+from nearfar.core.schedules import Progress, Value, at, parse_within
 from nearfar.core.scores import Membership, Scores
 from nearfar.core.types import Context, NegativeSampling, Sizes
 from nearfar.errors import UserError
@@ -43,12 +42,7 @@ class Hard(AbstractSelection):
     beta: Value = 1.0
 
     def __post_init__(self) -> None:
-        beta = parse_value(self.beta, "selection.beta")
-        if not all(0 <= end < math.inf for end in ends(beta)):
-            raise UserError(
-                f"selection.beta was {as_text(beta)}; it must be at least 0, a number or a schedule"
-            )
-        object.__setattr__(self, "beta", beta)
+        object.__setattr__(self, "beta", parse_within(self.beta, "selection.beta", 0))
 
     def __call__(self, scores: Scores, context: Context | Progress | None = None) -> Scores:
         progress = context.progress if isinstance(context, Context) else context

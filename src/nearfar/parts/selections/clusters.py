@@ -1,6 +1,5 @@
 """Selections by clusters of all instances: negatives from the anchor's own cluster (Cave)."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from nearfar.core.abstract import AbstractSelection
 from nearfar.core.schedules import Progress
 from nearfar.core.scores import Membership, Negatives, Scores
 from nearfar.core.types import Context, NegativeSampling, Sizes
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_number, check_whole
 from nearfar.parts.selections.draws import require_context
 from nearfar.system.extras import need
 
@@ -34,11 +33,9 @@ class Clusters(nn.Module):
 
     def __init__(self, clusters: int, runs: int, every: int, instances: int, after: float = 1.0) -> None:
         super().__init__()
-        if not 0 < after < math.inf:
-            raise UserError(f"selection.after was {after}; it must be a number of epochs above 0")
+        check_number("selection.after", after, 0, above=True)
         for key, value, minimum in (("clusters", clusters, 2), ("runs", runs, 1), ("every", every, 1)):
-            if not isinstance(value, (int, np.integer)) or value < minimum:
-                raise UserError(f"selection.{key} was {value}; it must be a whole number from {minimum} up")
+            check_whole(f"selection.{key}", value, minimum)
         self.clusters, self.every, self.after = clusters, every, after
         self.register_buffer("ids", torch.full((runs, instances), UNKNOWN_CLUSTER, dtype=torch.int32))
 

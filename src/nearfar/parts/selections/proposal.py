@@ -1,6 +1,5 @@
 """Negatives drawn from a proposal, with importance weights: VINCE as a bound (Wu et al. 2020, Eq. 3, corrected)."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,10 +10,9 @@ from torch import Tensor
 
 from nearfar.core.abstract import AbstractSelection
 from nearfar.core.randomness import uniform_grid
-from nearfar.core.schedules import Progress, Value, as_text, at, ends, parse_value
+from nearfar.core.schedules import Progress, Value, at, parse_value
 from nearfar.core.scores import Membership, Scores
 from nearfar.core.types import Context, NegativeSampling
-from nearfar.errors import UserError
 from nearfar.parts.selections.draws import checked_number, step_seed
 
 
@@ -55,10 +53,7 @@ class Proposal(AbstractSelection):
     sample: int = 4
 
     def __post_init__(self) -> None:
-        beta = parse_value(self.beta, "selection.beta")
-        if not all(math.isfinite(end) for end in ends(beta)):
-            raise UserError(f"selection.beta was {as_text(beta)}; it must be finite, a number or a schedule")
-        object.__setattr__(self, "beta", beta)
+        object.__setattr__(self, "beta", parse_value(self.beta, "selection.beta"))
         object.__setattr__(self, "sample", checked_number(self.sample, "sample"))
 
     @staticmethod

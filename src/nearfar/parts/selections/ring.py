@@ -7,7 +7,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from nearfar.core.abstract import AbstractSelection
-from nearfar.core.schedules import Progress, Value, as_text, at, ends, parse_value
+from nearfar.core.schedules import Progress, Value, as_text, at, ends, parse_within
 from nearfar.core.scores import Dense, Membership, Scores
 from nearfar.core.types import Context, Coverage, NegativeSampling, Remark
 from nearfar.errors import UserError
@@ -158,12 +158,7 @@ def _progress_of(context: Context | Progress | None) -> Progress | None:
 
 
 def _share(value: Value, key: str) -> Value:
-    parsed = parse_value(value, f"selection.{key}")
-    if not all(0 <= end <= 1 for end in ends(parsed)):
-        raise UserError(
-            f"selection.{key} was {as_text(parsed)}; it must be a share from 0 to 1 or a schedule of it"
-        )
-    return parsed
+    return parse_within(value, f"selection.{key}", 0, 1)
 
 
 def cut_sampling(
