@@ -452,6 +452,7 @@ class AbstractBound(AbstractPart, ABC):
     what it observed of each pair of views back in `advance`.
     """
 
+    objective_only: bool = False  # whatever the sampling, the value estimates no information
     distance_scores: bool = False  # scores are minus distances, not logarithms of densities
     needs_bounded_scores: bool = False
     reads_negatives: bool = True
@@ -472,7 +473,7 @@ class AbstractBound(AbstractPart, ABC):
 
     def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
         """Whether the value estimates mutual information, as opposed to being an objective only."""
-        return True
+        return not self.objective_only
 
     def observe(self, scores: Scores) -> Tensor:
         """What to remember of these scores: small and detached."""
@@ -488,8 +489,6 @@ class AbstractPrior(AbstractPart, ABC):
     `encoded` has the rows of all processes, in float32 at least, before the critic prepares them:
     `Encoded.embeddings_per_view`, and `Encoded.supervision` where the encoders give it.
     """
-
-    reads_supervision: bool = False
 
     @abstractmethod
     def __call__(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]: ...

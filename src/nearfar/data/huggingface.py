@@ -20,7 +20,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nearfar.data.folder import printable, stamp_of
-from nearfar.data.parquet import LABELS, Columns, RowNames, is_group_type, is_long_text, label_values
+from nearfar.data.parquet import (
+    LABELS,
+    Columns,
+    RowNames,
+    group_numbers,
+    is_group_type,
+    is_long_text,
+    is_text,
+    label_values,
+)
 from nearfar.data.source import AbstractSource
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, Modality
@@ -250,9 +259,9 @@ class ArrowRows(AbstractSource):
             if field.name in (self._name, self.label) or not is_group_type(field.type):
                 continue
             column = _short(self._data.column(field.name))
-            if column is not None and not column.null_count:
-                values = label_values(column, self.root, field.name)
-                groups[field.name] = np.unique(values, return_inverse=True)[1].astype(np.int64)[rows]
+            numbers = None if column is None else group_numbers([column], self.root, field.name)
+            if numbers is not None:
+                groups[field.name] = numbers[rows]
         return groups
 
     def stamp(self) -> str | None:
@@ -272,7 +281,7 @@ def _is_encoded(kind: Any) -> bool:
 
 
 def _is_text(kind: Any) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return is_text(kind) and not pa.types.is_dictionary(kind)
 
 
 def _short(column: pa.ChunkedArray) -> pa.ChunkedArray | None:

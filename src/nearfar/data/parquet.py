@@ -144,13 +144,9 @@ class Parquet(AbstractSource):
         """Numbered values of further columns of whole numbers or words, without gaps, in all files."""
         groups = {}
         for name in _group_columns([entry.file for entry in self._entries], {self.column, self.label}):
-            parts = [_column(entry.file, name) for entry in self._entries]
-            if any(part.null_count or is_long_text(part) for part in parts):
-                continue
-            values = [label_values(part, self.root, name) for part in parts]
-            if len({part.dtype.kind == "U" for part in values}) == 1:  # else it differs between files
-                numbers = np.unique(np.concatenate(values), return_inverse=True)[1]
-                groups[name] = numbers.astype(np.int64)[rows]
+            numbers = group_numbers([_column(entry.file, name) for entry in self._entries], self.root, name)
+            if numbers is not None:
+                groups[name] = numbers[rows]
         return groups
 
     def nbytes(self) -> float:
@@ -321,32 +317,44 @@ def _group_columns(files: Sequence[RemoteFile], excluded: set[str]) -> list[str]
     return sorted((common or set()) - excluded)
 
 
+def is_text(kind: Any) -> bool:
+    """Whether a type is text, or a dictionary of texts."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
 def is_group_type(kind: Any) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return is_text(kind) or pa.types.is_integer(kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
 def is_long_text(column: Any) -> bool:
     """Whether a column holds texts that are too long to name groups."""
-    text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-    return text and longest_text(column) > LONGEST_LABEL
+    plain_text = is_text(column.type) and not pa.types.is_dictionary(column.type)
+    return plain_text and longest_text(column) > LONGEST_LABEL
+
+
+def group_numbers(parts: Sequence[Any], root: str, name: str) -> np.ndarray | None:
+    """The numbered values of a column of several files, without gaps; None if some are missing or too long,
+    or the files disagree about the type."""
+    if any(part.null_count or is_long_text(part) for part in parts):
+        return None
+    values = [label_values(part, root, name) for part in parts]
+    if len({part.dtype.kind == "U" for part in values}) > 1:
+        return None
+    return np.unique(np.concatenate(values), return_inverse=True)[1].astype(np.int64)
 
 
 def label_values(column: Any, root: str, name: str) -> np.ndarray:
     """Labels as an array; missing ones are -1, which `class_numbers` knows."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if is_text(column.type):
         if column.null_count:
             raise UserError(
                 f"data {root!r}: {column.null_count} rows have no `{name}`; give every row one, or none."
             )
-        return text_labels(column, f"data {root!r}", name)
+        return text_labels(column.cast(pa.large_string()), f"data {root!r}", name)
     if pa.types.is_integer(column.type) and column.null_count:
-        column = (
-            column.fill_null(-1)
-            if pa.types.is_signed_integer(column.type)
-            else column.cast(pa.int64()).fill_null(-1)
-        )
+        signed = column if pa.types.is_signed_integer(column.type) else column.cast(pa.int64())
+        column = signed.fill_null(-1)
     return np.asarray(column.to_numpy())

@@ -17,9 +17,8 @@ from nearfar.errors import Stopped, UserError, error_reason
 from nearfar.modalities.dataset import Blocks, Unusable
 from nearfar.system.parquet_reading import DecodedBytes, content_batches, content_leaf
 
-WINDOW_BYTES = (
-    2**28
-)  # of row groups that are mixed at a time: bounds memory, and is the same on every machine
+# of row groups that are mixed at a time: bounds memory, and is the same on every machine
+WINDOW_BYTES = 2**28
 MAX_GROUPS = 64
 SPARE = 4  # groups beyond the window, for batches that are made ahead
 DIGEST = "digest"  # column of packed files: `content_digest` of each row's bytes
@@ -127,9 +126,8 @@ class RowGroups:
                 ) from error
             rows = [(Unusable(f"unreadable row group: {error_reason(error)}"), None)] * count
         if len(rows) != count:
-            rows = [
-                (Unusable("unreadable row group: the number of rows differs from the footer"), None)
-            ] * count
+            reason = Unusable("unreadable row group: the number of rows differs from the footer")
+            rows = [(reason, None)] * count
         return rows
 
     def _table(self, number: int, group: int) -> pa.Table:
@@ -179,7 +177,5 @@ def _footer(file: RemoteFile) -> tuple[Any, Any]:
 def contents(column: Any) -> list[bytes | None]:
     """The bytes of a column that holds them, or structs of `bytes` and more."""
     kind = column.type
-    cells: list[bytes | None] = (
-        pc.struct_field(column, "bytes") if pa.types.is_struct(kind) else column
-    ).to_pylist()
-    return cells
+    cells = pc.struct_field(column, "bytes") if pa.types.is_struct(kind) else column
+    return list(cells.to_pylist())

@@ -61,7 +61,7 @@ def columns_as_rows(
                 f"data {name!r}: {columns.column(column).null_count} rows have nothing in column {column!r}; "
                 "fill or drop them."
             )
-        if _is_category(kind):
+        if is_text(kind):
             codes, level_names = _categories(columns.column(column), name, column)
             numbers.append(codes)
             levels.append(level_names)
@@ -83,11 +83,6 @@ def columns_as_rows(
     return Arrays(rows, labelled, paths, tuple(levels) if any(levels) else ())
 
 
-def _is_category(kind: Any) -> bool:
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-
-
 def _categories(column: Any, name: str, title: str) -> tuple[np.ndarray, tuple[str, ...]]:
     """The number of each row's level, and the levels in sorted order."""
     texts = text_labels(column.cast(pa.large_string()), f"data {name!r}", title)
@@ -102,16 +97,11 @@ def _categories(column: Any, name: str, title: str) -> tuple[np.ndarray, tuple[s
 
 
 def _labels(column: Any, name: str, title: str, classes: tuple[str, ...]) -> Labels:
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
     if column.null_count:
         raise UserError(
             f"data {name!r}: {column.null_count} rows have no `{title}`; give every row one, or none."
         )
-    text = _is_category(column.type)
-    column = column.cast(pa.large_string()) if text else column
-    values = text_labels(column, f"data {name!r}", title) if text else np.asarray(column.to_numpy())
-    return class_numbers(values, f"data {name!r}", classes)
+    return class_numbers(label_values(column, name, title), f"data {name!r}", classes)
 
 
 def npz(path: Path, name: str, keys: Iterable[str]) -> tuple[str, Arrays]:

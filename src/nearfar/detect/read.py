@@ -143,12 +143,17 @@ def from_json(path: Path, images: Path) -> ScenesAndClasses:
         # a data file must not name files outside its folder
         if not (images / name).resolve().is_relative_to(images.resolve()):
             raise UserError(f"{location}, is outside {images}; name the folder of the pictures with --images")
-        try:
-            raw = file_bytes(str(images / name))
-        except (Unusable, ValueError) as problem:
-            raise UserError(f"{location}, cannot be used: {problem}") from None
-        decoded.append((location, _pixels(raw, location)))
+        decoded.append((location, _file_pixels(images / name, location)))
     return _scenes(decoded, [by_image[key] for key in files], names, str(path))
+
+
+def _file_pixels(path: Path, location: str) -> np.ndarray:
+    try:
+        return _pixels(file_bytes(str(path)), location)
+    except (Unusable, ValueError) as problem:
+        if isinstance(problem, UserError):
+            raise
+        raise UserError(f"{location}, cannot be used: {problem}") from None
 
 
 def _pixels(raw: Any, location: str) -> np.ndarray:
@@ -272,11 +277,8 @@ def from_voc(path: Path) -> ScenesAndClasses:
         if not annotation.resolve().is_relative_to(root.resolve()):
             raise UserError(f"{path} names {name}, which is outside {root}")
         objects.append(_voc_objects(annotation))
-        try:
-            raw = file_bytes(str(picture))
-        except Unusable as problem:
-            raise UserError(f"{picture}, named by {path}, cannot be used: {problem}") from None
-        pictures.append((str(picture), _pixels(raw, str(picture))))
+        location = f"{picture}, named by {path}"
+        pictures.append((location, _file_pixels(picture, location)))
     return _scenes(pictures, objects, (), str(path))
 
 

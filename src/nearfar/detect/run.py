@@ -138,7 +138,8 @@ def _sets(
 
 
 def _check_data(schedule: DetectorSchedule, train_scenes: Scenes, test: Scenes) -> None:
-    for scenes in (train_scenes, test):
+    both = train_scenes, test
+    for scenes in both:
         if not any(len(scene.labels) for scene in scenes.scenes):
             raise UserError(f"{scenes.name} has no objects; detection needs at least one")
         for kind in ("masks", "keypoints"):
@@ -148,9 +149,7 @@ def _check_data(schedule: DetectorSchedule, train_scenes: Scenes, test: Scenes) 
                 raise UserError(
                     f"--task was {kind}, but {scenes.name} has objects without {kind}; use --task boxes"
                 )
-    points = [
-        {s.keypoints.shape[1] for s in one.scenes if s.keypoints is not None} for one in (train_scenes, test)
-    ]
+    points = [{s.keypoints.shape[1] for s in one.scenes if s.keypoints is not None} for one in both]
     if schedule.task == "keypoints" and points[0] != points[1]:
         raise UserError(
             f"objects of {train_scenes.name} have {min(points[0])} keypoints and those of {test.name} "

@@ -134,6 +134,11 @@ class StandardisedDescription(Description):
         if len(self.mean) != len(self.std):
             raise _invalid("mean and std have different lengths")
 
+    def check_width(self, data: Instances, width: int, unit: str, run_name: str) -> None:
+        """Stops data with another number of channels or features."""
+        if width != len(self.mean):
+            raise UserError(f"{data.name} has {width} {unit} but {run_name} was trained on {len(self.mean)}")
+
 
 # ----------------------------------------------------------------------------------------------- reading
 
@@ -187,9 +192,8 @@ class Collection:
     unlabelled: str = ""
     blocks: Blocks | None = None
     contents: list[Any] | None = None  # all contents, where they fit in memory
-    unusable_rows: UnusableRows | None = (
-        None  # where instances may turn out to be unusable when they are read
-    )
+    # where instances may turn out to be unusable when they are read
+    unusable_rows: UnusableRows | None = None
 
     def common(self) -> dict[str, Any]:
         """The fields that the data sets of every modality have, except the store."""
@@ -219,9 +223,8 @@ class AbstractReader(ABC):
     array_axes: ClassVar[tuple[int, ...]] = ()  # numbers of axes of an array that is of this modality
     # facts of an instance that was not decoded yet; None: a data set needs the facts of all its instances
     default_facts: ClassVar[tuple[int, ...] | None] = None
-    encodings: ClassVar[
-        tuple[str, ...]
-    ] = ()  # that `encode` writes; the bytes of the source are always possible
+    # that `encode` writes; the bytes of the source are always possible
+    encodings: ClassVar[tuple[str, ...]] = ()
     dependence: ClassVar[str] = ""  # why instances are never independent draws, in a clause
     named_examples: ClassVar[tuple[str, ...]] = ()  # of names that `find_named` knows
 

@@ -19,6 +19,7 @@ from nearfar.errors import UserError
 from nearfar.modalities.base import AbstractReader, Choice, Collection, Decoded, StandardisedDescription
 from nearfar.modalities.dataset import DataSet, Unusable
 from nearfar.modalities.labels import Labels, set_fields
+from nearfar.modalities.vectors.data import mean_and_std
 from nearfar.system.untrusted import read_text
 
 MAX_NUMBER = 2**53  # of any number in the files
@@ -127,15 +128,9 @@ class GraphDescription(StandardisedDescription):
     edge_labels: int | None = None  # number of different ones; None: edges have no labels
 
     def check_alike(self, data: Graphs, run_name: str) -> None:
-        width = _attribute_count(data.load(np.arange(1))[0])
-        if width != len(self.mean):
-            raise UserError(
-                f"{data.name} has {width} node attributes but {run_name} was trained on {len(self.mean)}"
-            )
-
-
-def _attribute_count(graph: Graph) -> int:
-    return 0 if graph.attributes is None else graph.attributes.shape[1]
+        attributes = data.load(np.arange(1))[0].attributes
+        width = 0 if attributes is None else attributes.shape[1]
+        self.check_width(data, width, "node attributes", run_name)
 
 
 class GraphReader(AbstractReader):
@@ -185,10 +180,8 @@ class GraphReader(AbstractReader):
         mean: tuple[float, ...] = ()
         std: tuple[float, ...] = ()
         if graphs[0].attributes is not None:
-            rows = np.concatenate([graph.attributes for graph in graphs if graph.attributes is not None])
-            deviation = rows.std(axis=0, dtype=np.float64)
-            mean = tuple(rows.mean(axis=0, dtype=np.float64).tolist())
-            std = tuple(np.where(deviation > 0, deviation, 1.0).tolist())
+            attributes = [graph.attributes for graph in graphs if graph.attributes is not None]
+            mean, std = mean_and_std(np.concatenate(attributes))
         return GraphDescription(
             data.fingerprint,
             len(data),

@@ -95,10 +95,7 @@ class TimeSeriesDescription(StandardisedDescription):
     offset: int  # largest distance of a neighbour, in rows
 
     def check_alike(self, data: TimeSeries, run_name: str) -> None:
-        if data.width != len(self.mean):
-            raise UserError(
-                f"{data.name} has {data.width} channels but {run_name} was trained on {len(self.mean)}"
-            )
+        self.check_width(data, data.width, "channels", run_name)
 
 
 class SeriesReader(AbstractReader):

@@ -16,19 +16,9 @@ class TextNetworks(AbstractNetworks):
 
     def inputs(self, network: str, choice: Choice, description: TextDescription) -> InputSpec:
         symbols, length = len(description.symbols), description.length
-        context = {
-            "instances": description.instances,
-            "symbols": symbols,
-            "length": length,
-            "share": choice["share"],
-        }
-        return InputSpec(
-            lambda view: TokenTransformer(
-                symbols, length, dim=DIM, layers=LAYERS, heads=HEADS, dropout=DROPOUT
-            ),
-            ((length,),) * choice["count"],
-            context,
-        )
+        context = {"instances": description.instances, "symbols": symbols, "length": length}
+        make = lambda view: TokenTransformer(symbols, length, DIM, LAYERS, HEADS, DROPOUT)
+        return InputSpec(make, ((length,),) * choice["count"], {**context, "share": choice["share"]})
 
 
 TEXT = Modality(

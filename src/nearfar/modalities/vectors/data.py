@@ -75,10 +75,7 @@ class VectorsDescription(StandardisedDescription):
         return tuple(map(len, self.levels)) if self.levels else (0,) * len(self.mean)
 
     def check_alike(self, data: Vectors, run_name: str) -> None:
-        if data.width != len(self.mean):
-            raise UserError(
-                f"{data.name} has {data.width} features but {run_name} was trained on {len(self.mean)}"
-            )
+        self.check_width(data, data.width, "features", run_name)
         theirs = data.levels or ((),) * data.width
         ours = self.levels or ((),) * data.width
         for column, (names, expected) in enumerate(zip(theirs, ours, strict=True), start=1):

@@ -24,14 +24,12 @@ class JensenShannon(AbstractBound):
     divergence of joint and product: it grows with I but is not in its units.
     """
 
+    objective_only = True
     equation = "E[ -sp(-f(u, v+)) ] - E[ sp(f(u, v_k)) ], sp(x) = log(1 + e^x)"
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         negative = scores.negative.mean_of(lambda score: F.logsigmoid(-score))
         return scores.over_positives(F.logsigmoid) + over_anchors(negative, scores.negative.count())
-
-    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
-        return False
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective("it bounds the Jensen-Shannon divergence, which rises with I but is not I")
@@ -42,6 +40,7 @@ class BinaryNCE(AbstractBound):
     """E[log s(f(u, v+) - log nu)] + nu E[log s(log nu - f(u, v))], s the logistic function and nu the number
     of negatives to a positive (Liu 2022, Eq. 7-12). f is the log density ratio when the value is highest."""
 
+    objective_only = True
     equation = (
         "E[ log s(f(u, v+) - log nu) ] + nu E[ log s(log nu - f(u, v_k)) ], s(x) = 1 / (1 + e^-x), nu = "
         "number of v_k"
@@ -52,9 +51,6 @@ class BinaryNCE(AbstractBound):
         log_nu = nu.log()  # -inf without noise: then everything is data, surely
         noise = nu * scores.negative.mean_of(lambda score, log_nu: F.logsigmoid(log_nu - score), log_nu)
         return scores.over_positives(lambda f, log_nu, noise: F.logsigmoid(f - log_nu) + noise, log_nu, noise)
-
-    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
-        return False
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective("the log-likelihood of telling data from noise estimates a density ratio, not I")
@@ -69,6 +65,7 @@ class ConstantNCE(nn.Module, AbstractBound):
     log z - log N).
     """
 
+    objective_only = True
     equation = (
         "E[ log h(u, v+) ] + N E[ log(1 - h(u, v_k)) ], h(u, v) = e^f / (e^f + N z), N = number of v_k, z "
         "= mean of e^f in the first step"
@@ -103,9 +100,6 @@ class ConstantNCE(nn.Module, AbstractBound):
     def advance(self, observed: Float[Tensor, "pair"], progress: Progress) -> None:
         if bool(torch.isneginf(self.log_z)):
             self.log_z.copy_(observed.logsumexp(dim=0) - math.log(len(observed)))
-
-    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
-        return False
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective("the log-likelihood of telling data from noise estimates a density ratio, not I")

@@ -67,14 +67,12 @@ class Vince(AbstractBound):
     K, and its q is not normalised. So this is something to maximise, not an estimate.
     """
 
+    objective_only = True
     equation = "E[ f(u, v+) - log( (e^f(u, v+) + sum_k e^f(u, v_k)) / m ) ], v_k from any q(v | v+)"
     averages_anchors = True
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return InfoNCE()(scores)
-
-    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
-        return False
 
     def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float | None:
         return per_anchor_ceiling(math.log(1 + sampling.negatives), sampling)

@@ -26,6 +26,7 @@ class Agreement(AbstractBound):
     Reads the positive score as a cosine, so its critic is `Cosine(temperature=1)`.
     """
 
+    objective_only = True
     equation = "E[ 2 f(u, v+) - 2 ] = -E[ |u - v+|^2 ] of unit vectors"
     remarks = (("weight", lambda weight: weight != 1, "times {weight}"),)
     reads_negatives = False
@@ -37,9 +38,6 @@ class Agreement(AbstractBound):
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return self.weight * scores.over_positives(lambda f: 2.0 * f - 2.0)
-
-    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
-        return False
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective("agreement of two views is no measure of information")
@@ -53,6 +51,7 @@ class Triplet(AbstractBound):
     than the positive yet inside the margin (FaceNet); an anchor without any counts as 0.
     """
 
+    objective_only = True
     equation = "-E[ max(0, f(u, v_k) - f(u, v+) + {margin}) ]"
     remarks = (("semi_hard", True, "over v_k with f(u, v_k) < f(u, v+) alone"),)
     distance_scores = True
@@ -76,9 +75,6 @@ class Triplet(AbstractBound):
         ) / scores.positive_count().clamp_min(1)
         return -loss(scores.negative, positive, margin).mean()
 
-    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
-        return False
-
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective("a margin between distances is no measure of information")
 
@@ -101,48 +97,31 @@ def _semi_hard(negative: Negatives, positive: Tensor, margin: float) -> Float[Te
     return total / torch.where(share > 0, share, 1.0)
 
 
+class AbstractTuple(AbstractBound):
+    """InfoNCE without its log m (Sáez Maldonado 2021, Eq. 22): the same gradient, another number."""
+
+    objective_only = True
+    equation = "-E[ log(1 + sum_k e^(f(u, v_k) - f(u, v+))) ]"
+    averages_anchors = True
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        return log_probability(scores)
+
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        m = 1 + sampling.negatives
+        return objective(
+            f"a classification loss: add log {m} to compare it with I, which is what bound=infonce does"
+        )
+
+
 @dataclass(frozen=True)
-class Tuple(AbstractBound):
+class Tuple(AbstractTuple):
     """Minus log(1 + sum_k e^(f(u, v_k) - f(u, v+))), the tuple loss (Sáez Maldonado 2021, Eq. 19)."""
 
-    equation = "-E[ log(1 + sum_k e^(f(u, v_k) - f(u, v+))) ]"
-    averages_anchors = True
-
-    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
-        return log_probability(scores)
-
-    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
-        return False
-
-    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
-        return _short_by(sampling)
-
 
 @dataclass(frozen=True)
-class NPair(AbstractBound):
-    """Minus the N-pair loss (Sáez Maldonado 2021, Eq. 20): the tuple loss with negatives from the batch.
-
-    It is InfoNCE without its log m (Sáez Maldonado 2021, Eq. 22): the same gradient, another number.
-    """
-
-    equation = "-E[ log(1 + sum_k e^(f(u, v_k) - f(u, v+))) ]"
-    averages_anchors = True
-
-    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
-        return log_probability(scores)
-
-    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
-        return False
-
-    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
-        return _short_by(sampling)
-
-
-def _short_by(sampling: NegativeSampling) -> Certificate:
-    m = 1 + sampling.negatives
-    return objective(
-        f"a classification loss: add log {m} to compare it with I, which is what bound=infonce does"
-    )
+class NPair(AbstractTuple):
+    """Minus the N-pair loss (Sáez Maldonado 2021, Eq. 20): the tuple loss with negatives from the batch."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +134,7 @@ class SupCon(AbstractBound):
     By Jensen "in" is never below "out". With one positive both are the N-pair loss.
     """
 
+    objective_only = True
     equation = (
         "E[ log( e^f(u, p) / sum over all v of e^f(u, v) ) ], the mean over positives p outside the log "
         "(form out) or inside (in): {form}"
@@ -176,9 +156,6 @@ class SupCon(AbstractBound):
         values = positives - count.clamp_min(1).log() - log_total
         return torch.where(some, values, 0.0).sum() / some.sum().clamp_min(1)
 
-    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
-        return False
-
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective(
             "a classification loss in which positives compete with each other; where labels choose them, it "
@@ -192,14 +169,12 @@ class CrossEntropy(AbstractBound):
     candidates (Caron et al. 2020, Eq. 2; Caron et al. 2021, Eq. 2), for negatives that give codes. The positive
     score is sum_k q_k f(u, w_k)."""
 
+    objective_only = True
     equation = "E[ f(u, v+) - log sum_k e^f(u, w_k) ]"
     averages_anchors = True
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return over_anchors(positive_over_sum(scores), scores.negative.count())
-
-    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
-        return False
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective(
@@ -211,6 +186,7 @@ class CrossEntropy(AbstractBound):
 class NoBound(AbstractBound):
     """Nothing is compared: the loss is the prior's alone."""
 
+    objective_only = True
     equation = "nothing"
     reads_negatives = False
 
@@ -223,9 +199,6 @@ class NoBound(AbstractBound):
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return 0.0 * scores.positive.sum()  # with a graph, as any bound
 
-    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
-        return False
-
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         return objective("nothing is contrasted: the loss is the prior's alone")
 
@@ -236,6 +209,8 @@ class Sum(nn.Module, AbstractBound):
     Each part may be below I and their sum above it, so it is an objective, and no estimate; its ceiling is
     the sum of theirs.
     """
+
+    objective_only = True
 
     def __init__(self, *parts: AbstractBound) -> None:
         super().__init__()
@@ -269,9 +244,6 @@ class Sum(nn.Module, AbstractBound):
     def advance(self, observed: Float[Tensor, "pair part"], progress: Progress) -> None:
         for part, column in zip(self._with_memory, observed.unbind(1), strict=True):
             part.advance(column, progress)
-
-    def is_estimate(self, sampling: NegativeSampling, progress: Progress | None = None) -> bool:
-        return False
 
     def ceiling(self, sampling: NegativeSampling, progress: Progress | None = None) -> float | None:
         ceilings = [part.ceiling(sampling, progress) for part in self.parts]

@@ -53,7 +53,6 @@ class Distilled(nn.Module, AbstractOneNetwork):
         *,
         projection: nn.Module | None = None,
         table: nn.Linear | None = None,
-        learns_labels: bool = False,
     ) -> None:
         super().__init__()
         check_number("encoders.weight", weight, 0)
@@ -61,7 +60,7 @@ class Distilled(nn.Module, AbstractOneNetwork):
         self.register_module("projection", projection)
         self.register_module("table", table)
         self.teacher, self.digest, self.teacher_width, self.teacher_classes = teacher, digest, width, classes
-        self.weight, self.direction, self.learns_labels = weight, direction, learns_labels
+        self.weight, self.direction, self.learns_labels = weight, direction, False
         self.guide: Callable[[Any], TeacherOutput] | None = None
 
     def meet(self, inputs: InputSpec) -> None:

@@ -162,18 +162,14 @@ class InfoGraph(nn.Module, AbstractOneNetwork):
         self,
         network: Network | HeadConfig,
         nodes: int | None = None,
-        *,
-        place: nn.Module | None = None,
-        max_nodes: int = 0,
-        predictor: nn.Module | None = None,
     ) -> None:
         super().__init__()
         if nodes is not None and nodes < 1:
             raise UserError(f"encoders.nodes was {nodes}; it must be a whole number from 1, or none for all")
         self.network = network.planned() if isinstance(network, HeadConfig) else network
-        self.place = place or nn.Identity()
-        self.register_module("predictor", predictor)
-        self.sampled_nodes, self.max_nodes = nodes, max_nodes  # most: nodes of the largest graph
+        self.place: nn.Module = nn.Identity()
+        self.register_module("predictor", None)
+        self.sampled_nodes, self.max_nodes = nodes, 0  # nodes of the largest graph
 
     def meet(self, inputs: InputSpec) -> None:
         head = planned_config(self.network)

@@ -33,18 +33,11 @@ class Nodes(nn.Module, AbstractOneNetwork):
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
         return whole_instance_memory("encoders was nodes", "nodes of one graph", choices, parts)
 
-    def __init__(
-        self,
-        network: Network | HeadConfig,
-        *,
-        max_nodes: int = 0,
-        instances: int = 0,
-        predictor: nn.Module | None = None,
-    ) -> None:
+    def __init__(self, network: Network | HeadConfig) -> None:
         super().__init__()
         self.network = network.planned() if isinstance(network, HeadConfig) else network
-        self.max_nodes, self.instances = max_nodes, instances
-        self.register_module("predictor", predictor)
+        self.max_nodes, self.instances = 0, 0
+        self.register_module("predictor", None)
 
     def meet(self, inputs: InputSpec) -> None:
         head = planned_config(self.network)
@@ -92,10 +85,10 @@ class DeepGraphInfomax(nn.Module, AbstractOneNetwork):
             return None
         return f"negatives was {negatives} with encoders=dgi, whose second view is corrupted; use corrupted"
 
-    def __init__(self, network: Network | HeadConfig, *, max_nodes: int = 0) -> None:
+    def __init__(self, network: Network | HeadConfig) -> None:
         super().__init__()
         self.network = network.planned() if isinstance(network, HeadConfig) else network
-        self.max_nodes = max_nodes
+        self.max_nodes = 0
 
     def meet(self, inputs: InputSpec) -> None:
         self.network = planned_config(self.network).network(inputs)

@@ -52,23 +52,18 @@ class PerView(nn.Module, AbstractEncoders):
         self,
         networks: Sequence[nn.Module] | HeadConfig,
         keep: Literal["all", "first"] = "all",
-        *,
-        channels: Sequence[int] = (),
-        predictor: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.networks = nn.ModuleList([networks.planned()] if isinstance(networks, HeadConfig) else networks)
-        self.keep, self.channels = keep, tuple(channels)
-        self.register_module("predictor", predictor)
+        self.keep, self.channels = keep, ()
+        self.register_module("predictor", None)
         self.key_groups = len(self.networks)
 
     def meet(self, inputs: InputSpec) -> None:
         head, count = planned_config(self.networks[0]), inputs.context.get("key_views") or len(inputs.shapes)
         self.networks = nn.ModuleList(head.network(inputs, view) for view in range(count))
-        self.channels, self.predictor = (
-            tuple(shape[0] for shape in inputs.shapes[:count]),
-            head.make_predictor(),
-        )
+        self.channels = tuple(shape[0] for shape in inputs.shapes[:count])
+        self.predictor = head.make_predictor()
         self.key_groups = len(self.networks)
 
     def view_networks(self) -> tuple[nn.Module, ...]:

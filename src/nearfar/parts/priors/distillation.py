@@ -31,7 +31,6 @@ class Distillation(nn.Module, AbstractPrior):
         "{labels} CE(label, p) + {kd} T^2 KL(p_t^T, p^T), T = {temperature}; + {cosine} (1 - cos(W h(x), "
         "t(x))) + {relational} Huber of distances between rows, h(x) against t(x)"
     )
-    reads_supervision = True
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Selections by a label or group: the same group, another label, labels as further positives."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +10,14 @@ from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractSelection
 from nearfar.core.schedules import Progress
-from nearfar.core.scores import Membership, Scores
+from nearfar.core.scores import Divided, Membership, Scores
 from nearfar.core.types import Context, NegativeSampling, Sizes
 from nearfar.errors import UserError
 from nearfar.parts.selections.draws import checked_number, require_context, sample_candidates, step_seed
 from nearfar.parts.selections.ring import SAMPLE_REMARK, reduce_sampling
 
 UNKNOWN_GROUP = -1
+GroupRule = Callable[[Tensor, Tensor, Tensor], Membership]
 
 
 class AbstractGroupSelection(nn.Module, AbstractSelection):
@@ -88,6 +89,18 @@ class AbstractGroupSelection(nn.Module, AbstractSelection):
             return torch.full_like(index, UNKNOWN_GROUP)
         return torch.where(index >= 0, self.ids[index.clamp(min=0) % len(self.ids)], UNKNOWN_GROUP)
 
+    def divide(self, scores: Scores, context: Context, divide: GroupRule, close: bool = False) -> Divided:
+        """Divides the candidates by a rule of those offered, those among them that share the anchor's known
+        group, and the numbers of the anchors."""
+        anchors = self.group_ids(context.index, context)[:, None]
+        candidate_groups = self.group_ids(context.candidates.index, context)[None, :]
+
+        def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
+            same = (anchors[rows] == candidate_groups) & (anchors[rows] != UNKNOWN_GROUP)
+            return divide(offered, offered & same, rows)
+
+        return scores.negative.divide(rule, close=close, unweighted=True)
+
 
 class Group(AbstractGroupSelection):
     """The candidates that share the anchor's known group, by the data's column `by` (also `label`, and
@@ -115,17 +128,12 @@ class Group(AbstractGroupSelection):
         super().__init__(by, instances)
 
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
-        context = require_context(self, context)
-        anchors = self.group_ids(context.index, context)[:, None]
-        candidate_groups = self.group_ids(context.candidates.index, context)[None, :]
+        def rule(offered: Tensor, same: Tensor, rows: Tensor) -> Membership:
+            empty = ~same.any(dim=1, keepdim=True)
+            return Membership(same | (offered & empty))
 
-        def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
-            anchor_groups = anchors[rows]
-            same_group = offered & (anchor_groups == candidate_groups) & (anchor_groups != UNKNOWN_GROUP)
-            empty = ~same_group.any(dim=1, keepdim=True)
-            return Membership(same_group | (offered & empty))
-
-        return replace(scores, negative=scores.negative.divide(rule, unweighted=True).negatives)
+        divided = self.divide(scores, require_context(self, context), rule)
+        return replace(scores, negative=divided.negatives)
 
     def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         reason = f"negatives share the anchor's {self.by}, so the value is about the information beyond it"
@@ -158,18 +166,15 @@ class Others(AbstractGroupSelection):
 
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
         context = require_context(self, context)
-        anchors = self.group_ids(context.index, context)[:, None]
-        candidate_groups = self.group_ids(context.candidates.index, context)[None, :]
-        seed = 0 if self.sample is None else step_seed()
+        first, seed = context.first, 0 if self.sample is None else step_seed()
 
-        def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
-            anchor_groups = anchors[rows]
-            keep = offered & ((anchor_groups != candidate_groups) | (anchor_groups == UNKNOWN_GROUP))
+        def rule(offered: Tensor, same: Tensor, rows: Tensor) -> Membership:
+            keep = offered & ~same
             if self.sample is not None:
-                keep = sample_candidates(keep, self.sample, seed, rows + context.first)
+                keep = sample_candidates(keep, self.sample, seed, rows + first)
             return Membership(keep)
 
-        return replace(scores, negative=scores.negative.divide(rule, unweighted=True).negatives)
+        return replace(scores, negative=self.divide(scores, context, rule).negatives)
 
     def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         reason = f"candidates of the anchor's own {self.by} are left out, so negatives are not draws of p(v)"
@@ -191,16 +196,8 @@ class Labelled(AbstractGroupSelection):
         super().__init__(by, instances)
 
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
-        context = require_context(self, context)
-        anchors = self.group_ids(context.index, context)[:, None]
-        candidate_groups = self.group_ids(context.candidates.index, context)[None, :]
-
-        def rule(values: Tensor, offered: Tensor, rows: Tensor) -> Membership:
-            anchor_groups = anchors[rows]
-            same_label = offered & (anchor_groups == candidate_groups) & (anchor_groups != UNKNOWN_GROUP)
-            return Membership(offered & ~same_label, same_label)
-
-        divided = scores.negative.divide(rule, close=True, unweighted=True)
+        rule = lambda offered, same, rows: Membership(offered & ~same, same)
+        divided = self.divide(scores, require_context(self, context), rule, close=True)
         return replace(scores, negative=divided.negatives, more_positives=divided.close)
 
     def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
