@@ -117,19 +117,21 @@ def check_number(
     low: float,
     high: float = math.inf,
     *,
-    above: bool = False,
-    below: bool = False,
+    exclude_low: bool = False,
+    exclude_high: bool = False,
     written: str = "",
 ) -> None:
-    """Raises UserError unless `value` is a finite number from `low` to `high`; `above` and `below` exclude
-    these ends. `written`: the value as the user wrote it."""
-    in_range = low <= value <= high and not (above and value == low) and not (below and value == high)
+    """Raises UserError unless `value` is a finite number from `low` to `high`, but for excluded ends.
+    `written`: the value as the user wrote it."""
+    in_range = (
+        low <= value <= high and not (exclude_low and value == low) and not (exclude_high and value == high)
+    )
     if in_range and math.isfinite(value):
         return
     if high == math.inf:
-        allowed = f"be {'above' if above else 'at least'} {low:g}"
+        allowed = f"be {'above' if exclude_low else 'at least'} {low:g}"
     else:
-        allowed = f"lie in {'(' if above else '['}{low:g}, {high:g}{')' if below else ']'}"
+        allowed = f"lie in {'(' if exclude_low else '['}{low:g}, {high:g}{')' if exclude_high else ']'}"
     raise UserError(f"{key} was {written or format(value, 'g')}; it must {allowed}")
 
 

@@ -24,7 +24,7 @@ from nearfar.config.resolving import resolve
 from nearfar.data import Limits, locate
 from nearfar.errors import UserError
 from nearfar.modalities.image import ImageDescription
-from nearfar.modalities.image.pretrained import beside, find_pretrained, torchvision_name
+from nearfar.modalities.image.pretrained import describe_weights, find_pretrained, torchvision_name
 from nearfar.parts.encoders.backbones import backbone
 from nearfar.parts.encoders.libraries import HFBackbone, check_hf_config
 from nearfar.parts.encoders.stages import named_stages
@@ -300,13 +300,13 @@ def test_the_configuration_beside_a_file_counts(hf: Path, tmp_path: Path) -> Non
     overlay = {"input_size": (3, 48, 48), "mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6)}
     write_timm(tmp_path, "test_resnet", pretrained_cfg_overlay=overlay)
     shown = {"image_size": 48, "mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6]}
-    assert beside(tmp_path / "model.safetensors").settings() == shown
-    assert beside(hf / "model.safetensors").settings() == {**shown, "image_size": 32}
+    assert describe_weights(tmp_path / "model.safetensors").settings() == shown
+    assert describe_weights(hf / "model.safetensors").settings() == {**shown, "image_size": 32}
     for init in (tmp_path, tmp_path / "model.safetensors"):
         settings, _ = settings_for(backbone="timm/test_resnet", init=str(init))
         assert {key: getattr(settings, key) for key in shown} == shown
     (tmp_path / "config.json").write_text('{"mean": "x", "std": [1], "input_size": 5}')
-    assert beside(tmp_path / "model.safetensors").settings() == {}
+    assert describe_weights(tmp_path / "model.safetensors").settings() == {}
 
 
 # -------------------------------------------------------------------------------------------------- freeze
@@ -483,7 +483,7 @@ def test_a_run_needs_no_cache_afterwards(run: nf.Run, tmp_path: Path) -> None:
     )
     assert following.backbone_config == run.settings.backbone_config
     assert "model_type" not in note
-    again = beside(tmp_path / "exported" / "model.safetensors").settings()
+    again = describe_weights(tmp_path / "exported" / "model.safetensors").settings()
     assert again == {"image_size": 32, "mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6]}
 
 

@@ -311,12 +311,20 @@ def plateau(start: float, factor: float = 0.1, patience: float = 10, drops: floa
 
 
 def parse_within(
-    raw: Any, key: str, low: float, high: float = math.inf, *, above: bool = False, below: bool = False
+    raw: Any,
+    key: str,
+    low: float,
+    high: float = math.inf,
+    *,
+    exclude_low: bool = False,
+    exclude_high: bool = False,
 ) -> Value:
     """`parse_value` of a setting that stays within a range (`errors.check_number`)."""
     value = parse_value(raw, key)
     for end in ends(value):
-        check_number(key, end, low, high, above=above, below=below, written=as_text(value))
+        check_number(
+            key, end, low, high, exclude_low=exclude_low, exclude_high=exclude_high, written=as_text(value)
+        )
     return value
 
 

@@ -361,8 +361,8 @@ def _locate_arrow(data: ArrowData, columns: Columns) -> Located:
     def read() -> Arrays:
         table = data.table if data.rows is None else data.table.take(data.rows)
         label = data.label(columns)
-        given = label if label in table.column_names else None
-        return tables.columns_as_rows(table, data.name, data.name, given, data.class_names(label))
+        label_column = label if label in table.column_names else None
+        return tables.columns_as_rows(table, data.name, data.name, label_column, data.class_names(label))
 
     return replace(_locate_arrays(data.name, _modality_of_axes(2), read), by_columns=True)
 

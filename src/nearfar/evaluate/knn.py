@@ -103,7 +103,7 @@ def knn_probe(
 
 def _check(k: int, temperature: float, train: int, exclude_self: bool, test: int) -> None:
     check_whole("k", k, 1)
-    check_number("temperature", temperature, 0, above=True)
+    check_number("temperature", temperature, 0, exclude_low=True)
     if exclude_self and train != test:
         raise ValueError(f"exclude_self needs the same rows on both sides, not {train} and {test}")
     if train < (2 if exclude_self else 1) or test < 1:

@@ -69,7 +69,7 @@ class Options:
             raise UserError(f"shots was {list(self.shots)}; expected whole numbers from 1")
         if not self.lr or not all(0 < rate <= LARGEST_LR for rate in self.lr):
             raise UserError(f"lr was {list(self.lr)}; expected numbers above 0 and at most {LARGEST_LR}")
-        check_number("layer_decay", self.layer_decay, 0, 1, above=True)
+        check_number("layer_decay", self.layer_decay, 0, 1, exclude_low=True)
 
     def changed(self, protocols: Sequence[str]) -> dict[str, Any]:
         """Options that differ from their defaults, as JSON; stops at one that none of the protocols reads."""

@@ -419,7 +419,7 @@ class AbstractNetworks(ABC):
         """Where on this machine the weights are that a library has for this name."""
         raise UserError(f"init was pretrained, but there are no pretrained weights of backbone={name}")
 
-    def beside(self, file: Path) -> Pretrained:
+    def describe_weights(self, file: Path) -> Pretrained:
         """A weights file with what the configuration in its folder says."""
         return Pretrained(file, str(file))
 

@@ -95,7 +95,7 @@ def run(
     jobs: int = 1,
 ) -> StudyResult:
     check_whole("symbols", symbols, 2, len(LETTERS))
-    check_number("repeat", repeat, 0, 1, below=True)
+    check_number("repeat", repeat, 0, 1, exclude_high=True)
     options = {"symbols": symbols, "repeat": repeat, "train": train, "epochs": epochs}
     cell_of = lambda name, seed: Cell(f"{name},seed={seed}", {"frequencies": name, "seed": seed, **options})
     figures = workspace.run_arms(list(FREQUENCIES), range(seeds), cell_of, compute, jobs)

@@ -156,7 +156,7 @@ def _weights_of(init: str, backbone: Any, expected: Modality, has_network: bool)
     if init == PRETRAINED:
         return expected.networks.pretrained(expected.check_network(backbone))
     file = weights_file(init)
-    return None if file is None else expected.networks.beside(file)
+    return None if file is None else expected.networks.describe_weights(file)
 
 
 def _of_views(objects: Objects, located: Located | None) -> dict[str, Any]:

@@ -176,7 +176,7 @@ class Perturb(AbstractGraphViews):
     ) -> None:
         if not changes or any(name not in CHANGES for name in changes):
             raise UserError(f"views.changes was {changes}; expected some of {', '.join(CHANGES)}")
-        check_number("views.share", share, 0, 1, below=True)
+        check_number("views.share", share, 0, 1, exclude_high=True)
         check_whole("views.count", count, 1, 16)
         check_inputs(inputs)
         self.changes, self.share, self.count, self.symmetric = tuple(changes), share, count, symmetric

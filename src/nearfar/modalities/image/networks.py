@@ -12,7 +12,7 @@ from nearfar.errors import UserError
 from nearfar.modalities.base import AbstractNetworks, Choice, Pretrained, ViewFamily
 from nearfar.modalities.dataset import DataSet
 from nearfar.modalities.image.data import ImageDescription, Images
-from nearfar.modalities.image.pretrained import beside, find_pretrained, read_hf_config
+from nearfar.modalities.image.pretrained import describe_weights, find_pretrained, read_hf_config
 from nearfar.modalities.image.views.settings import large_count, view_channels, view_sizes
 from nearfar.parts.encoders import BACKBONES, InputSpec, check_backbone, pictured
 from nearfar.parts.encoders.libraries import check_hf_config
@@ -41,8 +41,8 @@ class ImageNetworks(AbstractNetworks):
     def pretrained(self, name: str) -> Pretrained:
         return find_pretrained(name)
 
-    def beside(self, file: Path) -> Pretrained:
-        return beside(file)
+    def describe_weights(self, file: Path) -> Pretrained:
+        return describe_weights(file)
 
     def start_settings(self, weights: Pretrained, data: DataSet | None) -> dict[str, Any]:
         """Without statistics where the images have other channels."""

@@ -69,7 +69,7 @@ def _of_timm(name: str) -> Pretrained:
             "timm.list_pretrained() lists those it has, and init=FILE takes weights of your own"
         )
     origin = f"the weights of timm/{name}"
-    shown = Pretrained(Path(), origin, config.input_size[-1], tuple(config.mean), tuple(config.std))
+    configured = Pretrained(Path(), origin, config.input_size[-1], tuple(config.mean), tuple(config.std))
     repository = config.hf_hub_id
     files = (config.hf_hub_filename,) if config.hf_hub_filename else _TIMM_FILES
     paths = [cached_file(repository, file) for file in files] if repository else []
@@ -78,7 +78,7 @@ def _of_timm(name: str) -> Pretrained:
         paths.append(_torch_cache(url))
     for path in paths:
         if path is not None and path.is_file():
-            return Pretrained(path, origin, shown.size, shown.mean, shown.std)
+            return Pretrained(path, origin, configured.size, configured.mean, configured.std)
     if repository:
         raise UserError(
             f"init was pretrained, but the cache {hub_cache()} has no {files[0]} of {repository}, and nothing "
@@ -94,9 +94,9 @@ def _of_torchvision(name: str) -> Pretrained:
     path = _torch_cache(weights.url)
     if not path.is_file():
         raise _not_cached(name, weights.url)
-    shown = weights.transforms()
+    transforms = weights.transforms()
     origin = f"torchvision's {type(weights).__name__}.{weights.name}"
-    return Pretrained(path, origin, shown.crop_size[0], tuple(shown.mean), tuple(shown.std))
+    return Pretrained(path, origin, transforms.crop_size[0], tuple(transforms.mean), tuple(transforms.std))
 
 
 def _torch_cache(url: str) -> Path:
@@ -167,36 +167,39 @@ def hub_cache() -> str:
 # ------------------------------------------------------------------------------------ how pictures were shown
 
 
-def beside(file: Path) -> Pretrained:
+def describe_weights(file: Path) -> Pretrained:
     """A weights file with what the configuration in its folder says: one of timm (`save_for_hf`), of
     transformers (`save_pretrained`), or of `nearfar export`."""
     config = read_json(file.parent / "config.json")
-    shown: dict[str, Any] = {}
+    view_facts: dict[str, Any] = {}
     if isinstance(config, Mapping):
-        own, of_timm = config.get("input"), config.get("pretrained_cfg", config)
-        if config.get("format") == "nearfar encoder" and isinstance(own, Mapping):
-            shown = {"size": _side(own.get("size")), **_statistics(own.get("mean"), own.get("std"))}
+        own_input, of_timm = config.get("input"), config.get("pretrained_cfg", config)
+        if config.get("format") == "nearfar encoder" and isinstance(own_input, Mapping):
+            view_facts = {
+                "size": _side(own_input.get("size")),
+                **_statistics(own_input.get("mean"), own_input.get("std")),
+            }
         elif "model_type" in config:
-            shown = _hf_input(file.parent)
+            view_facts = _hf_input(file.parent)
         elif isinstance(of_timm, Mapping):
             sides = of_timm.get("input_size")
             side = _side(sides[-1]) if isinstance(sides, list) and sides else None
-            shown = {"size": side, **_statistics(of_timm.get("mean"), of_timm.get("std"))}
-    return Pretrained(file, f"{file.parent / 'config.json'}", **shown)
+            view_facts = {"size": side, **_statistics(of_timm.get("mean"), of_timm.get("std"))}
+    return Pretrained(file, f"{file.parent / 'config.json'}", **view_facts)
 
 
 def _hf_input(folder: Path) -> dict[str, Any]:
     """Size and statistics of transformers' preprocessor_config.json, else the size of its config.json."""
-    shown, config = (read_json(folder / file) for file in ("preprocessor_config.json", "config.json"))
-    shown = shown if isinstance(shown, Mapping) else {}
-    size = shown.get("crop_size" if shown.get("do_center_crop") and shown.get("crop_size") else "size")
+    stored, config = (read_json(folder / file) for file in ("preprocessor_config.json", "config.json"))
+    stored = stored if isinstance(stored, Mapping) else {}
+    size = stored.get("crop_size" if stored.get("do_center_crop") and stored.get("crop_size") else "size")
     if isinstance(size, Mapping):
         size = size.get("height") or size.get("shortest_edge")
     if _side(size) is None and isinstance(config, Mapping):
         size = config.get("image_size")
-    if shown.get("do_normalize") is False:
+    if stored.get("do_normalize") is False:
         return {"size": _side(size), "mean": (0.0,) * 3, "std": (1.0,) * 3}
-    return {"size": _side(size), **_statistics(shown.get("image_mean"), shown.get("image_std"))}
+    return {"size": _side(size), **_statistics(stored.get("image_mean"), stored.get("image_std"))}
 
 
 def _side(value: Any) -> int | None:

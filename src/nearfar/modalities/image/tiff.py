@@ -173,8 +173,8 @@ def _layout(tags: Tags, order: str) -> Layout:
     photometric = _value(tags, PHOTOMETRIC, BLACK_IS_ZERO)
     extra = tuple(int(kind) for kind in tags.get(EXTRA, ()))
     if max(bits) <= 8 and formats == {1}:  # fewer bits are expanded by Pillow
-        plain = len(bits) == 1
-        return Layout(height, width, samples, np.dtype(np.uint8), photometric if plain else -1, extra)
+        has_one_depth = len(bits) == 1
+        return Layout(height, width, samples, np.dtype(np.uint8), photometric if has_one_depth else -1, extra)
     kinds = {1: "u", 2: "i", 3: "f"}
     if len(bits) > 1 or len(formats) > 1 or not formats <= {*kinds} or not bits <= {8, 16, 32, 64}:
         raise Unusable(

@@ -42,7 +42,7 @@ class Mask(AbstractViewSettings):
     symmetric: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        check_number("views.share", self.share, 0, 1, above=True, below=True)
+        check_number("views.share", self.share, 0, 1, exclude_low=True, exclude_high=True)
         check_whole("views.length", self.length, 2, 2**16)
         check_whole("views.most", self.most, 2, 2**20)
 

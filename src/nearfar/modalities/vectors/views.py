@@ -32,7 +32,7 @@ class Corrupt(AbstractViewSettings):
 
     def __post_init__(self) -> None:
         check_number("views.noise", self.noise, 0)
-        check_number("views.dropout", self.dropout, 0, 1, below=True)
+        check_number("views.dropout", self.dropout, 0, 1, exclude_high=True)
         check_whole("views.count", self.count, 1, 16)
 
     def training(self, description: VectorsDescription, device: torch.device) -> "CorruptedVectors":

@@ -34,7 +34,7 @@ class Agreement(AbstractBound):
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        check_number("bound.weight", self.weight, 0, above=True)
+        check_number("bound.weight", self.weight, 0, exclude_low=True)
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return self.weight * scores.over_positives(lambda f: 2.0 * f - 2.0)

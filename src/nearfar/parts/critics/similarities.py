@@ -56,7 +56,7 @@ class Cosine(nn.Module, AbstractInnerProduct):
         super().__init__()
         self.temperature = learnable(temperature, "temperature", positive=True)
         if not isinstance(self.temperature, LearntNumber):
-            parse_within(self.temperature, "temperature", 0, above=True)
+            parse_within(self.temperature, "temperature", 0, exclude_low=True)
         self.bias = learnable(bias, "critic.bias")
 
     def prepare(self, embedding: Embedding) -> Embedding:
@@ -114,7 +114,9 @@ class Distance(AbstractCritic):
     mean: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "temperature", parse_within(self.temperature, "temperature", 0, above=True))
+        object.__setattr__(
+            self, "temperature", parse_within(self.temperature, "temperature", 0, exclude_low=True)
+        )
 
     def prepare(self, embedding: Embedding) -> Embedding:
         precise = super().prepare(embedding)

@@ -173,7 +173,7 @@ class HeadConfig:
             raise UserError(
                 f"encoders.prototypes was {self.prototypes}; it must be from 2 to {2**20}, or 0 for none"
             )
-        check_number("encoders.dropout", self.dropout, 0, 1, below=True)
+        check_number("encoders.dropout", self.dropout, 0, 1, exclude_high=True)
 
     def planned(self) -> "PlannedNetwork":
         """A stand-in for the network until the method meets its data."""

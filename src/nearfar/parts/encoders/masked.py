@@ -82,7 +82,7 @@ class MaskedSymbols(nn.Module, AbstractEncoders):
             raise UserError(
                 f"encoders.dim was {dim} with {heads} heads; it must be a multiple of encoders.heads"
             )
-        check_number("encoders.dropout", dropout, 0, 1, below=True)
+        check_number("encoders.dropout", dropout, 0, 1, exclude_high=True)
         if symbols is not None:
             self._make_networks(symbols, length, share)
 

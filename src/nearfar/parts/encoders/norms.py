@@ -25,16 +25,16 @@ class StandardisedConv2d(nn.Conv2d):
 def replace_norms(network: nn.Module, norms: Norms) -> nn.Module:
     """The network with its batch norms replaced, and its convolutions standardised with `group-ws`."""
     for place, layer in list(network.named_modules()):
-        other: nn.Module
+        replacement: nn.Module
         if isinstance(layer, nn.BatchNorm2d):
             groups = next(g for g in range(MAX_GROUPS, 0, -1) if layer.num_features % g == 0)
-            other = nn.Identity() if norms == "none" else nn.GroupNorm(groups, layer.num_features)
+            replacement = nn.Identity() if norms == "none" else nn.GroupNorm(groups, layer.num_features)
         elif isinstance(layer, nn.Conv2d) and norms == "group-ws":
             sizes = (layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, layer.padding)
-            other = StandardisedConv2d(*sizes, layer.dilation, layer.groups, layer.bias is not None)  # type: ignore[arg-type]
-            other.load_state_dict(layer.state_dict())
+            replacement = StandardisedConv2d(*sizes, layer.dilation, layer.groups, layer.bias is not None)  # type: ignore[arg-type]
+            replacement.load_state_dict(layer.state_dict())
         else:
             continue
         parent, _, name = place.rpartition(".")
-        setattr(network.get_submodule(parent), name, other)
+        setattr(network.get_submodule(parent), name, replacement)
     return network

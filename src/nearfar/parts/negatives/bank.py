@@ -53,7 +53,7 @@ class Bank(WidthOfFirstKeys, AbstractNegatives):
         instances: int | None = None,
     ) -> None:
         super().__init__(dim)
-        self.momentum = parse_within(momentum, "negatives.momentum", 0, 1, below=True)
+        self.momentum = parse_within(momentum, "negatives.momentum", 0, 1, exclude_high=True)
         if size is not None and (not isinstance(size, (int, np.integer)) or size < 1):
             raise UserError(f"Bank(size={size!r}) is not a number of rows; it needs one for each instance")
         if sample is not None and sample < 1:

@@ -175,8 +175,8 @@ class Centred(nn.Module, AbstractCodes):
 
     def __init__(self, temperature: Value = 0.04, momentum: float = 0.9, *, symbols: int = 0) -> None:
         super().__init__()
-        self.temperature = parse_within(temperature, "negatives.temperature", 0, above=True)
-        check_number("negatives.momentum", momentum, 0, 1, below=True)
+        self.temperature = parse_within(temperature, "negatives.temperature", 0, exclude_low=True)
+        check_number("negatives.momentum", momentum, 0, 1, exclude_high=True)
         self.momentum, self.prototypes = momentum, symbols
         self.register_buffer("centre", torch.zeros(symbols))
 

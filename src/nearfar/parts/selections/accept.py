@@ -175,7 +175,7 @@ class Accept(nn.Module, AbstractSelection):
 
     def __init__(self, least: float = 0.1, hidden: int = 16, aim: Aim = "maximise") -> None:
         super().__init__()
-        check_number("selection.least", least, 0, 1, above=True)
+        check_number("selection.least", least, 0, 1, exclude_low=True)
         check_whole("selection.hidden", hidden, 1, MAX_HIDDEN)
         if aim not in ("maximise", "minimise"):
             raise UserError(f"selection.aim was {aim!r}; expected maximise or minimise")

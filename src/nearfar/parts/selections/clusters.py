@@ -33,7 +33,7 @@ class Clusters(nn.Module):
 
     def __init__(self, clusters: int, runs: int, every: int, instances: int, after: float = 1.0) -> None:
         super().__init__()
-        check_number("selection.after", after, 0, above=True)
+        check_number("selection.after", after, 0, exclude_low=True)
         for key, value, minimum in (("clusters", clusters, 2), ("runs", runs, 1), ("every", every, 1)):
             check_whole(f"selection.{key}", value, minimum)
         self.clusters, self.every, self.after = clusters, every, after
