@@ -150,8 +150,7 @@ class AbstractViewSettings(AbstractPart, ABC):
     count: int = 2  # views per instance
     symmetric: bool = True  # see `AbstractViews`
     key_views: int | None = None  # see `AbstractViews`
-    # name of a parameter that is a mapping of further settings, which are written beside the others; empty:
-    # there is none
+    # name of a parameter that is a mapping of further settings, written beside the others; empty: none
     further: ClassVar[str] = ""
 
     @abstractmethod

@@ -69,8 +69,7 @@ class Membership:
 PerAnchor = Float[Tensor, "anchor"]
 Elementwise = Callable[..., Tensor]  # of scores and of columns beside them
 ScoresAndMask = tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]
-# (scores, which are offered, positions of these anchors) -> membership: a rule for rows, so that it can be
-# applied per tile
+# (scores, which are offered, positions of the anchors) -> membership, row by row for use in tiles
 Rule = Callable[[Tensor, Tensor, Tensor], Membership]
 
 

@@ -287,8 +287,7 @@ class Context:
     candidates: Candidates
     index: Int[Tensor, "anchor"]
     progress: Progress
-    # several things that count as one positive are their mean, not their sum of e^f: where scores are read as
-    # distances
+    # several positives that count as one: their mean where scores are distances, not their sum of e^f
     as_mean: bool = False
     # the number of its first anchor among those of all ranks: what is drawn for an anchor goes by that
     first: int = 0

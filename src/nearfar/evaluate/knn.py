@@ -164,8 +164,7 @@ def _nearest(
     """The k largest of each row, nearest first; of equals at the edge, those in the lowest columns."""
     value, column = nearness.topk(min(k + 1, nearness.shape[1]), dim=1)
     if value.shape[1] > k:
-        # topk promises nothing about which of several equals it returns, so rows cut through equals are
-        # redone
+        # topk promises nothing about which of several equals it returns, so such rows are redone
         cut = value[:, k] == value[:, k - 1]
         value, column = value[:, :k].clone(), column[:, :k].clone()
         column[cut] = nearness[cut].sort(dim=1, descending=True, stable=True).indices[:, :k]

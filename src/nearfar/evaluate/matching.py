@@ -23,8 +23,7 @@ from jaxtyping import Int64
 from nearfar.errors import UserError
 
 MAX_NAMED = 5  # classes listed in a message
-# the words that mark a split in the Hugging Face convention (and in MNIST's files), no letter on either side,
-# and the number of a shard
+# words that mark a split in the Hugging Face convention, no letter on either side, and a shard's number
 _SPLIT = re.compile(
     r"(?<![a-z])(train(ing)?|validation|valid|val|dev|test(ing)?|eval(uation)?|t10k)(?![a-z])", re.IGNORECASE
 )

@@ -159,8 +159,7 @@ class Arrays:
     array: np.ndarray
     labelled: Labels = (None, ())
     paths: tuple[str, ...] | None = None
-    # of a table with categories: the names of the levels of each column, which holds their numbers; () for a
-    # column of numbers
+    # of a table with categories: names of the levels of each column; () for a column of numbers
     levels: tuple[tuple[str, ...], ...] = ()
 
 

@@ -246,8 +246,7 @@ def _parsed(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         facts = parse_json(read_text(path / FACTS))
     except OSError as error:
         raise _Damaged(f"it cannot be read ({error.strerror or error})") from error
-    # Anyone can write a manifest whose hashes match: that the files are what their names say is another
-    # check.
+    # anyone can write a manifest whose hashes match: what the files hold is another check
     except (SafetensorError, ValueError, RecursionError, KeyError) as error:
         raise _Damaged(f"its content cannot be read ({type(error).__name__})") from error
     if not isinstance(facts, dict):

@@ -278,8 +278,7 @@ class Guide:
         converted = self._convert(view)
         weight = next(teacher.parameters(), None)
         if isinstance(converted, Tensor) and weight is not None:
-            # views are in the precision of the student's weights, also where autocast lowers that of its
-            # arithmetic
+            # views have the precision of the student's weights, also where autocast lowers its arithmetic
             teacher.to(converted.device, converted.dtype)
         return teacher(converted)
 

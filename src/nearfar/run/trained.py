@@ -207,8 +207,7 @@ class Run:
         stored = self.weights()
         try:
             if not set(self.objects) - {TEACHER}:
-                # on the meta device, where memory costs nothing: settings can describe a network that no memory
-                # holds
+                # on the meta device, since settings can describe a network that no memory holds
                 with torch.device("meta"):
                     method = fresh_method(self.settings, self.description, self.objects)
                 if not facts.fits(method, stored):

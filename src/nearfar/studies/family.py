@@ -63,8 +63,7 @@ def entries() -> dict[str, StudyArm]:
     """Every arm by name."""
     by_name: dict[str, dict[str, Any]] = {}
     for name, recipe in RECIPES.items():
-        # la-neighbours equals la-ring and is trained once; supervised is a baseline; a student needs a
-        # teacher
+        # la-neighbours equals la-ring; supervised is a baseline; a student needs a teacher
         choices = recipe.choices
         unique = choices not in by_name.values() and name not in BASELINES
         if choices["views"]["name"] in PIPELINES and unique and choices["encoders"]["name"] != "distilled":

@@ -268,8 +268,7 @@ SIMCLR_MODELS = [ThesisModel(b, temperature=0.25) for b in BATCHES]
 VIEWS = [ThesisModel(256, jitter=j, method="byol") for j in (0.25, 0.5, 0.75, 1.0)]
 VIEWS.append(ThesisModel(256, blur=True, method="byol"))
 BYOL_TABLES = {"Table 12": SHALLOW, "Table 14": DEEP, "Views": VIEWS, "SimCLR": SIMCLR_MODELS}
-# the thesis' figures for BYOL are multiples of one over the batch, some of them 100 percent: accuracies of
-# single batches
+# the thesis' figures for BYOL are multiples of one over the batch: accuracies of single batches
 SINGLE_BATCH = dict(zip(SHALLOW, ((87.5, 100), (96.8, 100), (92.9, 97.6), (92.9, 99.6), (91.6, 99.4), (85.2, 98.3)), strict=True)) | dict(
     zip(DEEP, ((93.7, 96.9), (95.3, 100), (100, 100), (96.8, 100)), strict=True)
 )  # fmt: skip

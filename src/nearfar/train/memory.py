@@ -29,8 +29,7 @@ from nearfar.run.folder import RunFolder
 from nearfar.system.machine import memory_available, memory_held
 from nearfar.train.session import Session
 
-# multiple of the saved activations: their gradients, workspace of convolutions, fragmentation (measured:
-# docs/scale.md)
+# multiple of saved activations: their gradients, workspace, fragmentation (measured: docs/scale.md)
 WORKSPACE = 2.4
 SCORE_BYTES = (
     12  # of a score in float32 at the peak of a step, its mask and gradient included (fake tensors: 11)

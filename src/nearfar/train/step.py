@@ -61,8 +61,7 @@ def take_step(session: "Session", batch: Batch) -> StepOutcome:
     """Trains on one batch. A step that is not finite changes nothing but the scale of the loss: neither
     weights, nor slow networks, queues and banks, for which `advance` is not called."""
     progress = session.progress
-    # clusters of all instances are a function of the state at this step, so a resumed run computes the same
-    # ones
+    # clusters are a function of the state at this step, so a resumed run computes the same ones
     session.clock.pause(lambda: session.method.refresh(session.embed_all, progress))
     optimisers.set_lr(session.optimizer, at(session.lr, progress))
     scale = 1.0 if session.loss_scale is None else session.loss_scale.value

@@ -113,8 +113,7 @@ def clip() -> Method:
 
 
 def siglip() -> Method:
-    # SigLIP's logit is f - log nu with nu negatives; its bias begins at -10, ours at -10 + log 255 (batches
-    # of 256)
+    # SigLIP's logit is f - log nu, with a bias from -10; ours begins at -10 + log 255 (batches of 256)
     return clip().replace(critic=Cosine(learnt(0.1), bias=learnt(-4.46)), bound=BinaryNCE())
 
 

@@ -68,8 +68,7 @@ class Triplet(AbstractBound):
         if scores.more_positives is None:
             losses = [loss(scores.negative, positive, margin) for positive in scores.positive.unbind(dim=1)]
             return -torch.stack(losses).mean()
-        # a sum over positives of a mean over negatives reduces neither: their mean score stands for
-        # the positives
+        # no reduction gives a sum over positives of a mean over negatives: the positives' mean score is used
         positive = (
             scores.positive.sum(dim=1) + scores.more_positives.sum_of(lambda f: f)
         ) / scores.positive_count().clamp_min(1)
@@ -97,31 +96,44 @@ def _semi_hard(negative: Negatives, positive: Tensor, margin: float) -> Float[Te
     return total / torch.where(share > 0, share, 1.0)
 
 
-class AbstractTuple(AbstractBound):
-    """InfoNCE without its log m (Sáez Maldonado 2021, Eq. 22): the same gradient, another number."""
+TUPLE_EQUATION = "-E[ log(1 + sum_k e^(f(u, v_k) - f(u, v+))) ]"
+
+
+def _classification_loss(m: int) -> Certificate:
+    return objective(f"a classification loss: add log {m} to compare it with I, as bound=infonce does")
+
+
+@dataclass(frozen=True)
+class Tuple(AbstractBound):
+    """Minus log(1 + sum_k e^(f(u, v_k) - f(u, v+))), the tuple loss (Sáez Maldonado 2021, Eq. 19)."""
 
     objective_only = True
-    equation = "-E[ log(1 + sum_k e^(f(u, v_k) - f(u, v+))) ]"
+    equation = TUPLE_EQUATION
     averages_anchors = True
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         return log_probability(scores)
 
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
-        m = 1 + sampling.negatives
-        return objective(
-            f"a classification loss: add log {m} to compare it with I, which is what bound=infonce does"
-        )
+        return _classification_loss(1 + sampling.negatives)
 
 
 @dataclass(frozen=True)
-class Tuple(AbstractTuple):
-    """Minus log(1 + sum_k e^(f(u, v_k) - f(u, v+))), the tuple loss (Sáez Maldonado 2021, Eq. 19)."""
+class NPair(AbstractBound):
+    """Minus the N-pair loss (Sáez Maldonado 2021, Eq. 20): the tuple loss with negatives from the batch.
 
+    It is InfoNCE without its log m (Sáez Maldonado 2021, Eq. 22): the same gradient, another number.
+    """
 
-@dataclass(frozen=True)
-class NPair(AbstractTuple):
-    """Minus the N-pair loss (Sáez Maldonado 2021, Eq. 20): the tuple loss with negatives from the batch."""
+    objective_only = True
+    equation = TUPLE_EQUATION
+    averages_anchors = True
+
+    def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
+        return log_probability(scores)
+
+    def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
+        return _classification_loss(1 + sampling.negatives)
 
 
 @dataclass(frozen=True)

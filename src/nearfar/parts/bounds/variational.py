@@ -232,8 +232,7 @@ class SMILE(AbstractBound):
         )
 
 
-# optimisers and gradient norms square gradients: (e^30 × 10^6)^2 is still a float32; no useful log-ratio
-# comes near
+# gradients are squared: (e^30 × 10^6)^2 is still a float32, and no useful log-ratio comes near
 SOFT_LIMIT = 30.0
 
 

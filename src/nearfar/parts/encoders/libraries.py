@@ -40,8 +40,7 @@ HF_TYPES = (
     "vit",
     "vit_msn",
 )
-# keys of a config.json that describe no layer; nor does a mapping: names of classes, code (`auto_map`),
-# quantization
+# keys of a config.json that describe no layer, such as names of classes or code; nor does a mapping
 _NOT_ARCHITECTURE = (
     "architectures",
     "attn_implementation",
