@@ -10,7 +10,7 @@ An anchor may have many positives, none, or no negative; each loss documents wha
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -104,6 +104,16 @@ class LabelledBatch:
         return (self.key_labels == labels[:, None]) & (place != itself[:, None])
 
 
+class LabelLossOptions(TypedDict, total=False):
+    """Options of every loss of embeddings and labels: see `LabelLoss`."""
+
+    distance: Any
+    reducer: Reducer | None
+    embedding_regularizer: Regularizer | None
+    embedding_reg_weight: float
+    gather_distributed: bool
+
+
 class LabelLoss(nn.Module):
     """Base class of losses of embeddings and labels: `loss` computes the value of a `LabelledBatch`.
 
@@ -115,21 +125,18 @@ class LabelLoss(nn.Module):
 
     normalize = True
 
-    def __init__(
-        self,
-        gather_distributed: bool,
-        distance: Any = None,
-        reducer: Reducer | None = None,
-        embedding_regularizer: Regularizer | None = None,
-        embedding_reg_weight: float = 1.0,
-    ) -> None:
+    def __init__(self, **options: Unpack[LabelLossOptions]) -> None:
         super().__init__()
-        self.gather_distributed = check_gather(gather_distributed)
-        self.distance, self.reducer = distance, reducer
-        self.embedding_regularizer, self.embedding_reg_weight = embedding_regularizer, embedding_reg_weight
-        check_distance(distance)
-        if reducer is not None and not callable(reducer):
-            raise UserError(f"reducer was {described(reducer)}; expected a function such as torch.mean")
+        unknown = options.keys() - LabelLossOptions.__annotations__
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no option {sorted(unknown)[0]!r}")
+        self.gather_distributed = check_gather(options.get("gather_distributed", False))
+        self.distance, self.reducer = options.get("distance"), options.get("reducer")
+        self.embedding_regularizer = options.get("embedding_regularizer")
+        self.embedding_reg_weight = options.get("embedding_reg_weight", 1.0)
+        check_distance(self.distance)
+        if self.reducer is not None and not callable(self.reducer):
+            raise UserError(f"reducer was {described(self.reducer)}; expected a function such as torch.mean")
 
     def forward(
         self,
@@ -246,13 +253,9 @@ class SupConLoss(LabelLoss):
         base_temperature: float | None = None,
         *,
         form: str = "out",
-        distance: Any = None,
-        reducer: Reducer | None = None,
-        embedding_regularizer: Regularizer | None = None,
-        embedding_reg_weight: float = 1.0,
-        gather_distributed: bool = False,
+        **options: Unpack[LabelLossOptions],
     ) -> None:
-        super().__init__(gather_distributed, distance, reducer, embedding_regularizer, embedding_reg_weight)
+        super().__init__(**options)
         self.temperature, self.form = positive_number("temperature", temperature), form
         base = self.temperature if base_temperature is None else base_temperature
         self.base_temperature = positive_number("base_temperature", base)
@@ -363,14 +366,9 @@ class LabelledNTXentLoss(LabelLoss):
     def __init__(
         self,
         temperature: float = 0.07,
-        *,
-        distance: Any = None,
-        reducer: Reducer | None = None,
-        embedding_regularizer: Regularizer | None = None,
-        embedding_reg_weight: float = 1.0,
-        gather_distributed: bool = False,
+        **options: Unpack[LabelLossOptions],
     ) -> None:
-        super().__init__(gather_distributed, distance, reducer, embedding_regularizer, embedding_reg_weight)
+        super().__init__(**options)
         self.temperature = positive_number("temperature", temperature)
 
     def loss(self, batch: LabelledBatch) -> Float[Tensor, ""]:
@@ -415,13 +413,9 @@ class NPairsLoss(LabelLoss):
         self,
         *,
         normalize: bool = True,
-        distance: Any = None,
-        reducer: Reducer | None = None,
-        embedding_regularizer: Regularizer | None = None,
-        embedding_reg_weight: float = 1.0,
-        gather_distributed: bool = False,
+        **options: Unpack[LabelLossOptions],
     ) -> None:
-        super().__init__(gather_distributed, distance, reducer, embedding_regularizer, embedding_reg_weight)
+        super().__init__(**options)
         self.normalize = normalize
 
     def loss(self, batch: LabelledBatch) -> Float[Tensor, ""]:
@@ -471,14 +465,9 @@ class TripletMarginLoss(LabelLoss):
         swap: bool = False,
         smooth_loss: bool = False,
         triplets_per_anchor: str = "all",
-        *,
-        distance: Any = None,
-        reducer: Reducer | None = None,
-        embedding_regularizer: Regularizer | None = None,
-        embedding_reg_weight: float = 1.0,
-        gather_distributed: bool = False,
+        **options: Unpack[LabelLossOptions],
     ) -> None:
-        super().__init__(gather_distributed, distance, reducer, embedding_regularizer, embedding_reg_weight)
+        super().__init__(**options)
         self.margin, self.swap, self.smooth_loss = positive_number("margin", margin), swap, smooth_loss
         if triplets_per_anchor != "all":
             raise UserError(

@@ -31,9 +31,8 @@ from nearfar.train.session import Session
 
 # multiple of saved activations: their gradients, workspace, fragmentation (measured: docs/scale.md)
 WORKSPACE = 2.4
-SCORE_BYTES = (
-    12  # of a score in float32 at the peak of a step, its mask and gradient included (fake tensors: 11)
-)
+# of a score in float32 at the peak of a step, its mask and gradient included (fake tensors: 11)
+SCORE_BYTES = 12
 LOADED = 220 * 2**20  # bytes that torch and its kernels load during the first steps
 FEWER_INSTANCES, PROBED_INSTANCES = 2, 4  # the growth between the two is what an instance needs
 TRAINING_COPIES = 3  # of the weights: gradients and an optimiser's two moments

@@ -163,9 +163,8 @@ class GradientMonitor(Hook):
 
     def __init__(self, patience: int = 5) -> None:
         self.patience = patience
-        self._zero_steps: int | None = (
-            0  # steps without a gradient since the first; None after one with a gradient
-        )
+        # steps without a gradient since the first; None after one with a gradient
+        self._zero_steps: int | None = 0
 
     def on_step(self, session: "Session", outcome: "StepOutcome") -> None:
         if warning := self.observe(outcome.grad_norm):

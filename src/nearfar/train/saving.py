@@ -31,9 +31,8 @@ class Checkpoints(Hook):
     """Writes a checkpoint every `checkpoint_every` steps, `checkpoint_minutes` minutes, and at the end."""
 
     def __init__(self) -> None:
-        self._save_pending = (
-            False  # a state that training cannot continue from is not written; the next step tries again
-        )
+        # a state that training cannot continue from is not written; the next step tries again
+        self._save_pending = False
 
     def on_start(self, session: "Session") -> None:
         if not session.resumed:
