@@ -59,6 +59,14 @@ def load_yaml(text: str) -> Any:
         raise yaml.YAMLError(str(problem)) from None
 
 
+def load_word(text: str) -> Any:
+    """The value of a `key=value` word; text that is no YAML stays text."""
+    try:
+        return load_yaml(text) if text.strip() else ""
+    except yaml.YAMLError:
+        return text.strip()
+
+
 def numbers(raw: Any) -> Any:
     """`raw` with every text that is a number (`1e-4`, `.5`, `1_000`) as that number; whole ones as int."""
     if isinstance(raw, Mapping):

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from pydantic import ValidationError
 from torch import nn
 
@@ -47,7 +46,7 @@ from nearfar.config.objects import (
     is_own_backbone,
 )
 from nearfar.config.presets import preset_for
-from nearfar.config.reading import load_file, load_yaml, numbers
+from nearfar.config.reading import load_file, load_word, numbers
 from nearfar.config.recipes import RECIPES, Recipe
 from nearfar.config.recipes.recipe import method_template
 from nearfar.config.schema import check_settings, expectation, plain, settable, unknown, validator_error
@@ -82,13 +81,9 @@ def read_words(words: Iterable[str]) -> dict[str, Any]:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise UserError(f"{word!r} is not a setting; write key=value, for instance epochs=50")
-        try:
-            value = load_yaml(text)
-        except yaml.YAMLError:
-            value = text
-        if key in TEXTS and isinstance(value, int | float):
-            value = text  # a folder may be called 2026, and a column 7
-        set_key(settings, key, value if text.strip() else "")
+        value = load_word(text)
+        # a folder may be called 2026, and a column 7
+        set_key(settings, key, text if key in TEXTS and isinstance(value, int | float) else value)
     return settings
 
 

@@ -158,7 +158,7 @@ class Workspace:
             self.store, cells, compute, owner=owner, jobs=jobs, deadline=deadline, title=self.study
         )
         by_name = {cell.name: outcome for cell, outcome in zip(cells, outcomes, strict=True)}
-        self.earlier_seconds += sum(by_name[name].seconds for name in finished)
+        self.earlier_seconds += sum(o.seconds for name, o in by_name.items() if o and name in finished)
         return [None if outcome is None else outcome.values for outcome in outcomes]
 
     def call(
@@ -178,7 +178,7 @@ class Workspace:
         seeds: range,
         jobs: int = 1,
     ) -> dict[str, list[Any]]:
-        """`function(seed=…, **options)` for every seed, by arm; the first seed of all before the second of any."""
+        """`function(seed=…, **options)` by arm, for every seed; the first seed of all arms comes first."""
         options = {f"{arm},seed={s}": {**arms[arm], "seed": s} for s in seeds for arm in arms}
         values = self.call(function, options, jobs)
         return {arm: [values[f"{arm},seed={s}"] for s in seeds] for arm in arms}

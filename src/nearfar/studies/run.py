@@ -10,9 +10,7 @@ from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from nearfar.config.reading import load_yaml
+from nearfar.config.reading import load_word
 from nearfar.config.schema import convert, settable, unknown
 from nearfar.errors import UserError
 from nearfar.studies.frame import Study, StudyResult, Workspace
@@ -142,21 +140,14 @@ def read_options(study: Study, words: Iterable[str]) -> tuple[dict[str, Any], Ch
         if key not in allowed:
             if not _takes_changes(study):
                 raise unknown(key, allowed, f"options of {study.name}")
-            changes[key] = _scalar(text)
+            changes[key] = load_word(text)
             continue
         annotation = allowed[key].annotation
         # an option that is text stays text, also where it looks like a number
-        options[key] = convert(text if annotation is str else _scalar(text), annotation, key)
+        options[key] = convert(text if annotation is str else load_word(text), annotation, key)
         if key == "seed" and options[key] < 0:
             raise UserError(f"seed was {text}; it must be a whole number from 0")
     return options, tuple(changes.items())
-
-
-def _scalar(text: str) -> Any:
-    try:
-        return load_yaml(text)
-    except yaml.YAMLError:
-        return text
 
 
 def draw(study: Study, result: StudyResult, folder: Path) -> None:

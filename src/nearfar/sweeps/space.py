@@ -7,9 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
-from nearfar.config.reading import load_yaml
+from nearfar.config.reading import load_word
 from nearfar.config.resolving import ALIASES
 from nearfar.config.settings import MAY_CHANGE
 from nearfar.errors import UserError
@@ -134,14 +132,7 @@ def _values(key: str, text: str) -> list[Any]:
     parts = [text] if key in MAY_CHANGE else split_commas(text)
     if len(parts) > 1 and not all(part.strip() for part in parts):
         raise UserError(f"{key} was {text}, with nothing between two commas; write {key}=a,b,c")
-    return [_scalar(part) for part in parts]
-
-
-def _scalar(text: str) -> Any:
-    try:
-        return load_yaml(text) if text.strip() else ""
-    except yaml.YAMLError:
-        return text.strip()
+    return [load_word(part) for part in parts]
 
 
 def _range(key: str, text: str) -> Range | None:
