@@ -55,7 +55,8 @@ class PerView(nn.Module, AbstractEncoders):
     ) -> None:
         super().__init__()
         self.networks = nn.ModuleList([networks.planned()] if isinstance(networks, HeadConfig) else networks)
-        self.keep, self.channels = keep, ()
+        self.keep = keep
+        self.channels: tuple[int, ...] = ()
         self.register_module("predictor", None)
         self.key_groups = len(self.networks)
 
