@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from nearfar.data.parquet import is_text, label_values
 from nearfar.errors import UserError, error_reason
 from nearfar.modalities import MODALITIES
 from nearfar.modalities.base import Arrays
