@@ -64,7 +64,7 @@ def clipped_student_interval(shares: Sequence[float]) -> Interval | None:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first minus the second of two paired samples; `interval` and `p` are None for too few pairs."""
+    """The first minus the second of paired samples; `interval`, `p`: None where pairs do not determine them."""
 
     value: float
     interval: Interval | None
