@@ -199,7 +199,7 @@ def test_probe_is_knn_on_its_split() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "message"), [({"k": 0}, "k was 0"), ({"temperature": 0.0}, "temperature was 0.0")]
+    ("knobs", "message"), [({"k": 0}, "k was 0"), ({"temperature": 0.0}, "temperature was 0")]
 )
 def test_impossible_settings_are_named(knobs: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):

@@ -278,7 +278,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "scale": (lambda: MultipleNegativesRankingLoss(20.0), "scale by name"),  # type: ignore[arg-type]
     "hardness": (lambda: MultipleNegativesRankingLoss(hardness_mode="most"), "hardness_mode was 'most'"),
-    "strength": (lambda: MultipleNegativesRankingLoss(hardness_strength=-1.0), "hardness_strength was -1.0"),
+    "strength": (lambda: MultipleNegativesRankingLoss(hardness_strength=-1.0), "hardness_strength was -1"),
     "mini-batch": (lambda: MultipleNegativesRankingLoss(mini_batch_size=4), "needs a model"),
     "one column": (lambda: MultipleNegativesRankingLoss()(SEVEN), "got 1 column"),
     "world size": (
@@ -293,7 +293,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "vicreg alone": (lambda: VICRegLoss()(SEVEN[:1], SEVEN[:1]), "needs at least 2"),
     "barlow alone": (lambda: BarlowTwinsLoss()(SEVEN[:1], SEVEN[:1]), "a correlation needs at least 2"),
     "vicreg shapes": (lambda: VICRegLoss()(SEVEN, SEVEN[:5]), "expected one shape"),
-    "lambda": (lambda: LeJEPALoss(lambda_param=2.0), "lambda_param was 2.0"),
+    "lambda": (lambda: LeJEPALoss(lambda_param=2.0), "lambda_param was 2"),
     "views": (lambda: LeJEPALoss()(local_proj=SEVEN, global_proj=SEVEN), "local_proj was torch.float32"),
     "distance": (lambda: SupConLoss(distance=torch.cdist), "expected a distance of pytorch-metric-learning"),
     "reducer": (lambda: SupConLoss(reducer="mean"), "reducer was str"),  # type: ignore[arg-type]

@@ -78,5 +78,5 @@ def test_a_small_run_nears_maximum_likelihood(tmp_path: Path) -> None:
 
 
 def test_too_little_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(nf.UserError, match="repeats was 0 and points 1000"):
+    with pytest.raises(nf.UserError, match="repeats was 0; expected a whole number from 1"):
         run_study(STUDIES[0], tmp_path, ["repeats=0"])
