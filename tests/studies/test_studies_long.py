@@ -88,6 +88,6 @@ def test_long_study_resumes(tmp_path: Path) -> None:
 
 
 def test_questions_are_named() -> None:
-    assert choose("all", QUESTIONS, "questions") == list(QUESTIONS)
+    assert list(choose("all", QUESTIONS, "questions")) == list(QUESTIONS)
     with pytest.raises(UserError, match="rings is not one of the questions"):
         choose("rings", QUESTIONS, "questions")
