@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import nearfar as nf
 from nearfar.cli import main
@@ -192,9 +193,10 @@ def test_readme_python_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 2))
     rows: Any = lambda: torch.randn(8, 4)
+    image_network = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     names: dict[str, Any] = {
         "anchors": rows(), "keys": rows(), "x": x, "y": 0.6 * x + 0.8 * rng.normal(size=(200, 2)),
-        "network": torch.nn.Linear(4, 4), "z0": rows(), "z1": rows(), "image_features": rows(),
+        "network": image_network, "z0": rows(), "z1": rows(), "image_features": rows(),
         "text_features": rows(), "logit_scale": torch.tensor(10.0), "embeddings": rows(),
         "labels": torch.arange(8) // 2, "queries": rows(), "documents": rows(), "hard_negatives": rows(),
     }  # fmt: skip
