@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from nearfar.errors import counted
 from nearfar.report.facts import UNAVAILABLE, Picture, PictureRow, Section, as_sentence
 from nearfar.report.pictures import Sample, data_uri, fitted
 from nearfar.run.trained import Run
@@ -20,8 +21,8 @@ def curation(run: Run) -> Section | None:
     if stored is None:
         return None
     try:
-        sentence = f"{stored['data']}: {int(stored['instances']):,} instances. " + ", ".join(
-            f"{int(stored[name]['count']):,} {title}" for name, title in TITLES.items() if name in stored
+        sentence = f"{stored['data']}: {counted(int(stored['instances']), 'instances')}. " + ", ".join(
+            counted(int(stored[name]["count"]), title) for name, title in TITLES.items() if name in stored
         )
         rows = {name: _cases(stored[name]["first"]) for name in TITLES if name in stored}
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):

@@ -172,7 +172,7 @@ class Explorer {
       box.append(key);
       return;
     }
-    const about = { nats: "InfoNCE of each among 256, in nats; of one instance it proves nothing", kept: "share of anchors that keep it; grey: was no candidate here" };
+    const about = { nats: "InfoNCE of each instance among 256, in nats; one value proves nothing", kept: "share of anchors that keep it as a negative; grey: was not a candidate" };
     for (const field of this.fields) {
       const numbers = field.numbers[this.by];
       if (!numbers) continue;

@@ -115,12 +115,12 @@ def _data(notes: DataNotes | None) -> Iterator[Fact]:
         counted(notes.instances, notes.unit) + (f", {notes.held_out:,} held out" * bool(notes.held_out)),
     )
     if notes.set_aside:
-        reasons = "; ".join(f"{count:,} {reason}" for reason, count in notes.set_aside.items())
-        yield Fact("unusable", reasons)
+        reasons = ", ".join(f"{count:,} ({reason})" for reason, count in notes.set_aside.items())
+        yield Fact("left out", reasons)
     if notes.ignored:
         yield Fact("ignored", ignored_files(notes.ignored))
     if notes.unlabelled and not notes.classes:
-        yield Fact("no labels", notes.unlabelled)
+        yield Fact("labels", f"none ({notes.unlabelled})")
     if notes.left_over:
         yield Fact("dropped per epoch", f"{notes.left_over:,} (incomplete batch)")
 

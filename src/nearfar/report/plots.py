@@ -104,7 +104,8 @@ def choice_of(text: str) -> tuple[str, list[tuple[str, str]]]:
     pairs = [part.partition("=") for part in parts]
     if not pairs or not all(equals and key.isidentifier() for key, equals, _ in pairs):
         return text, []
-    return name, [(key, value) for key, _, value in pairs]
+    as_setting = {"True": "true", "False": "false", "None": "none"}
+    return name, [(key, as_setting.get(value, value)) for key, _, value in pairs]
 
 
 def _at_commas(text: str) -> list[str]:

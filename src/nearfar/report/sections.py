@@ -90,8 +90,8 @@ def _classes_section(protocol: str, measurement: Measurement, test: str) -> Sect
     worst = sorted(_shares(measurement.details.get("per_class")), key=lambda pair: pair[1])[:MAX_LISTED]
     listed = ", ".join(f"{label} {100 * share:.0f} %" for label, share in worst)
     sentences = (
-        f"By {protocol}, tested on {test}.",
-        f"Accuracy of a class, lowest first: {listed}." if listed else "",
+        f"Protocol {protocol}, tested on {test}.",
+        f"Accuracy by class, lowest first: {listed}." if listed else "",
     )
     rows = tuple(
         (truth, mistaken_for, f"{count:,}", f"{100 * share:.1f} %")
