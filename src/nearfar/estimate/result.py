@@ -117,10 +117,12 @@ class Estimate(NatsResult):
     samples: int
     scaling: str
     reason: str  # why this bound
-    folds: tuple[float, ...]  # nats, per fold
+    folds: tuple[float, ...] = field(repr=False)  # nats, per fold
     p_value: float | None = None  # of independence, by permutations; None with a chosen bound
-    calibration: tuple[tuple[float, float], ...] = ()  # log ratios, predicted and counted on unseen rows
-    learning: Mapping[str, float] = field(default_factory=dict)  # nats on training and on unseen rows
+    # log ratios, predicted and counted on unseen rows
+    calibration: tuple[tuple[float, float], ...] = field(default=(), repr=False)
+    # nats on training and on unseen rows
+    learning: Mapping[str, float] = field(default_factory=dict, repr=False)
     baselines: Mapping[str, float] = field(default_factory=dict)  # nats
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
