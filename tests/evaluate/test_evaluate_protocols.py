@@ -446,7 +446,7 @@ def test_other_channels_sizes_and_classes_are_evaluated(run: nf.Run, channels: i
     level = pixels.reshape(-1, channels).mean(0) / 255
     expected = level if channels == 3 else np.repeat(level, 3)
     assert result["input"]["mean"] == pytest.approx(expected.tolist())
-    assert "mean and deviation of array" in table(result)
+    assert "mean and standard deviation of array" in table(result)
 
 
 def test_colour_becomes_luminance_for_a_grey_run(tmp_path: Path) -> None:

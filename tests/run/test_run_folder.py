@@ -171,7 +171,7 @@ def test_run_reports_counts_of_the_data(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["pretrain", "simclr", str(folder), "--out", str(out), *words, "max_bad_share=0.1"]) == 0
     message = capsys.readouterr().err
     assert "61 images, no labels (1 of its 63 files lie beside the folders" in message
-    assert "2 cannot be used: 1 truncated; 1 not an image; first: " in message
+    assert "2 images left out: truncated (1), not an image (1); first: " in message
     assert "the last incomplete batch is dropped (13 of 61 images, different ones each epoch)" in message
     notes = RunFolder(out).notes()
     assert notes is not None

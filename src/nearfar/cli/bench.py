@@ -16,7 +16,7 @@ MIN_TASK_ROWS = 50
 def add(commands: Any) -> None:
     bench = commands.add_parser(
         "bench",
-        help="speed of nearfar beside other installed libraries; the estimator of information on known tasks",
+        help="speed beside other installed libraries; accuracy over time; estimates of known information",
         description="speed: times training steps and losses beside lightly, open_clip, sentence-transformers and a plain script, interleaved. "
         "Libraries that are not installed are listed as missing (pip install 'nearfar[peers]').",
     )
@@ -28,8 +28,8 @@ def add(commands: Any) -> None:
         help="speed (default); information: mutual information on the 40 tasks of Czyż et al. 2023; "
         "quality: linear accuracy over CPU-minutes, beside lightly",
     )
-    bench.add_argument("--data", help="quality: labelled images to train on; labels serve the probe alone")
-    bench.add_argument("--test", help="quality: labelled test images (a tenth of --data)")
+    bench.add_argument("--data", help="quality: labelled images to train on; only the probe uses the labels")
+    bench.add_argument("--test", help="quality: labelled test images (default: a tenth of --data)")
     bench.add_argument("--epochs", type=int, default=10, help="quality: passes over the images (10)")
     bench.add_argument("--probes", type=int, default=10, help="quality: measurements per arm (10)")
     bench.add_argument("--goal", type=float, default=0.625, help="quality: accuracy to reach (0.625)")
@@ -58,7 +58,9 @@ def add(commands: Any) -> None:
         "--seeds", type=int, default=1, help="information: samples of each task (1); quality: seeds (1)"
     )
     bench.add_argument(
-        "--record", type=Path, help="information, quality: file of results by line; the same command resumes"
+        "--record",
+        type=Path,
+        help="information, quality: JSON Lines file of results; the same command resumes",
     )
     bench.add_argument(
         "--no-network", action="store_true", help="information: do not fit the InfoNCE network"

@@ -14,7 +14,7 @@ TABLE_ROWS = 5  # rows of each table
 def add(commands: Any) -> None:
     curate = commands.add_parser(
         "curate",
-        help="near-duplicates, outliers and doubtful labels of data",
+        help="find near-duplicates, outliers and doubtful labels",
         description="Compares each instance of DATA with its nearest neighbours in the features of RUN. Writes "
         "duplicates.parquet, outliers.parquet and, if there are labels, labels.parquet. `nearfar report RUN` "
         "then shows the clearest cases with pictures.",

@@ -11,9 +11,9 @@ from nearfar.evaluate import evaluate_run, table
 from nearfar.report import write_report
 from nearfar.train.pretrain import pretrain
 
-INTRODUCTION = """The data: 20 capital letters rendered in the typefaces that matplotlib carries, in random colours, sizes and places
-on cluttered backgrounds, 6,400 pictures of 32 x 32. Learning sees no labels. The 2,000 test pictures are set in Computer
-Modern, a family that learning never saw."""
+INTRODUCTION = """The data: 6,400 images of 32 x 32 pixels, drawn by this program. Each shows one of 20 capital letters in a typeface that
+matplotlib ships, with random colour, size, place and background. Training uses no labels. The 2,000 test images are set
+in Computer Modern, a typeface that is not in the training data."""
 
 # chosen on typefaces held out of the training families; letters are not mirrored, so no flips
 SETTINGS = {
@@ -40,10 +40,10 @@ def run_demo(out: Path) -> None:
     result = evaluate_run(run, "glyphs:test", baselines=True)
     print(table(result))
     print(summary(result))
-    print(f"look at:     {write_report([run], out / 'report.html')}")
+    print(f"report:      {write_report([run], out / 'report.html')}")
     print(
         f"next:        {command()} pretrain simclr YOUR_PHOTOS/ --out runs/photos   ({command()} --help "
-        "shows the rest)"
+        "lists all commands)"
     )
 
 
@@ -54,8 +54,8 @@ def summary(result: Mapping[str, Any]) -> str:
     words = {"pixels": "raw pixels", "untrained": "the untrained encoder"}
     baselines = " and ".join(f"{shares[name]} with {words.get(name, name)}" for name in result["baselines"])
     return (
-        f"it learned:  without labels, features by which a linear probe names {shares['learned']} of "
-        f"letters in unseen typefaces; the same probe gets {baselines}"
+        f"result:      a linear probe on the learned features classifies {shares['learned']} of the letters in an "
+        f"unseen typeface; the same probe reaches {baselines}"
     )
 
 

@@ -11,7 +11,7 @@ from nearfar.cli.codes import DONE
 def add(commands: Any) -> None:
     detect = commands.add_parser(
         "detect",
-        help="object detection with the backbone, beside the untrained backbone",
+        help="train an object detector on the backbone and compare with the untrained backbone",
         description="Trains a small detector on the run's backbone and one on the untrained backbone, with the same "
         "schedule, and compares them on B (COCO's figures).",
         epilog="example: nearfar detect runs/photos --train objects.parquet --data others.parquet",
@@ -26,12 +26,12 @@ def add(commands: Any) -> None:
     detect.add_argument(
         "--data",
         metavar="B",
-        help="data to test on, of the same classes; without it a fifth of A is held out",
+        help="data to test on, of the same classes; default: a held-out fifth of A",
     )
     detect.add_argument(
         "--same-labels",
         action="store_true",
-        help="A and B number their classes alike; only needed where the classes have no names",
+        help="the class numbers of A and B mean the same; needed only if classes have no names",
     )
     detect.add_argument(
         "--images",

@@ -26,7 +26,7 @@ UNEQUAL = 1  # exit code
 def add(commands: Any) -> None:
     doctor = commands.add_parser(
         "doctor",
-        help="what this machine has, what will be used of it, what is missing",
+        help="versions, devices and missing extras of this machine",
         description="Shows versions, cores and devices, what a run would use of them, and which extras are missing.",
     )
     doctor.add_argument("--import", action="store_true", dest="try_import", help="also import every package")

@@ -12,7 +12,7 @@ from nearfar.errors import UserError, counted
 def add(commands: Any) -> None:
     embed = commands.add_parser(
         "embed",
-        help="features of data, with paths and labels, as Parquet",
+        help="write features of data, with paths and labels, as Parquet",
         description="Writes a row for each instance of DATA: its features, path and label.",
         epilog="example: nearfar embed runs/photos photos/ --out features.parquet",
     )

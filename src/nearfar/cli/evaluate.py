@@ -31,15 +31,16 @@ def add(commands: Any) -> None:
     evaluate.add_argument(
         "--same-labels",
         action="store_true",
-        help="A and B number their classes alike; only needed where the classes have no names",
+        help="the class numbers of A and B mean the same; needed only if classes have no names",
     )
     evaluate.add_argument(
         "--protocol",
         default="knn,linear",
         help="comma-separated: knn, nn (nearest neighbour by distance), linear, linear-sgd, mlp, finetune, fractions (linear on part of the labels), "
-        "finetune-fractions, classifier (that of a run of nearfar train), few-shot, clustering, retrieval, "
-        "calibration, information (a proven bound on what features tell about the label), quality (without "
-        "labels: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, nats) (default: knn,linear)",
+        "finetune-fractions, classifier (of a run of nearfar train), few-shot, clustering, retrieval, "
+        "calibration, information (a proven lower bound on the information about "
+        "the label), quality (without labels: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, nats) "
+        "(default: knn,linear)",
     )
     evaluate.add_argument(
         "--features",
@@ -56,23 +57,26 @@ def add(commands: Any) -> None:
     evaluate.add_argument("--image-size", type=int, metavar="N", help="side of a view (default: the run's)")
     evaluate.add_argument("--k", type=int, default=20, help="number of neighbours of knn (default 20)")
     evaluate.add_argument(
-        "--temperature", type=float, default=0.07, help="temperature of the votes of knn (default 0.07)"
+        "--temperature",
+        type=float,
+        default=0.07,
+        help="temperature of the weights of knn votes (default 0.07)",
     )
     for flag, kind, help_text in (
         (
             "--labels",
             _comma_separated(float),
-            "labels that fractions uses: shares, or numbers of each class (default 0.01,0.1)",
+            "labels used by fractions: fractions, or numbers per class (default 0.01,0.1)",
         ),
         ("--draws", int, "repetitions of fractions and clustering (default 5)"),
         ("--shots", _comma_separated(int), "examples of each class in few-shot (default 1,5)"),
         ("--ways", int, "classes in an episode of few-shot (default 5)"),
         ("--episodes", int, "number of episodes of few-shot (default 600)"),
-        ("--epochs", int, "epochs of fine-tuning, and at least 300 steps (default 20)"),
+        ("--epochs", int, "epochs of fine-tuning (default 20, but at least 300 steps)"),
         (
             "--lr",
             _comma_separated(float),
-            "learning rate of fine-tuning; of several, the best on a fifth of A is used (default 1e-3)",
+            "learning rate of fine-tuning; several, comma-separated, are compared on a held-out fifth of A (default 1e-3)",
         ),
         (
             "--layer-decay",

@@ -10,7 +10,7 @@ from nearfar.cli.codes import DONE
 def add(commands: Any) -> None:
     export = commands.add_parser(
         "export",
-        help="the trained encoder as safetensors with config, loader and model card",
+        help="write the trained encoder as safetensors with config, loader and model card",
         description="Writes the encoder so that it loads in plain torchvision, timm or torch, without nearfar.",
         epilog="example: nearfar export runs/photos --to encoder/ --onnx",
     )
@@ -19,14 +19,16 @@ def add(commands: Any) -> None:
     export.add_argument(
         "--license", metavar="ID", help="for the model card, such as apache-2.0 (default: not stated)"
     )
-    export.add_argument("--onnx", action="store_true", help="also model.onnx, compared in onnxruntime")
     export.add_argument(
-        "--torch-export", action="store_true", help="also model.pt2, a program of torch.export"
+        "--onnx", action="store_true", help="also write model.onnx and compare its output in onnxruntime"
+    )
+    export.add_argument(
+        "--torch-export", action="store_true", help="also write model.pt2, a program of torch.export"
     )
     export.add_argument(
         "--projector",
         metavar="DATA",
-        help="also features of DATA for TensorBoard's projector, in DIR/projector",
+        help="also write features of DATA for TensorBoard's projector, in DIR/projector",
     )
     export.add_argument("--push", metavar="OWNER/NAME", help="upload the folder to the Hugging Face hub")
     export.set_defaults(command=run)

@@ -12,7 +12,7 @@ from nearfar.errors import counted
 def add(commands: Any) -> None:
     index = commands.add_parser(
         "index",
-        help="a vector index of features, for search",
+        help="write a vector index of features, for search",
         description="Writes a folder with the features of DATA for `nearfar search`, and index.faiss for other "
         "programs (inner product of vectors of length one).",
         epilog="example: nearfar index runs/photos photos/ --out index/; nearfar search runs/photos index/ --query cat.jpg",

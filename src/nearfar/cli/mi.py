@@ -10,14 +10,14 @@ from typing import Any
 
 from nearfar.cli.codes import DONE
 from nearfar.core.tables import text_table
-from nearfar.errors import UserError
+from nearfar.errors import UserError, counted
 from nearfar.system.files import check_output
 
 
 def add(commands: Any) -> None:
     mi = commands.add_parser(
         "mi",
-        help="mutual information of two samples: best estimate, interval, proven lower limit",
+        help="estimate mutual information: best estimate, interval, proven lower bound",
         usage="nearfar mi X Y [options] | nearfar mi TABLE --target COLUMN [options] | nearfar mi TABLE --matrix [options]",
         description="Mutual information of two samples: row i of X belongs to row i of Y. Files are .npy, "
         ".npz, .csv or .parquet; FILE:NAME takes one array or column, FILE:a,b several. With --target, "
@@ -43,12 +43,12 @@ def add(commands: Any) -> None:
     mi.add_argument(
         "--critic",
         default="auto",
-        help="auto (a stack of ratios), separable, joint, hybrid, bilinear (default auto)",
+        help="auto (a mixture of density ratios), separable, joint, hybrid, bilinear (default auto)",
     )
     mi.add_argument(
         "--negatives",
         default="batch",
-        help="negatives of each row: batch, or independent, which more proofs cover (default batch)",
+        help="negatives of each row: batch, or independent (covered by more proofs) (default batch)",
     )
     mi.add_argument(
         "--scaling",
@@ -74,7 +74,9 @@ def add(commands: Any) -> None:
     mi.add_argument("--seed", type=int, default=0, help="random seed of splits and fits (default 0)")
     mi.add_argument("--no-baselines", action="store_true", help="leave out the KSG and Gaussian estimates")
     mi.add_argument(
-        "--check", action="store_true", help="check the estimator's laws on these data instead (7 estimates)"
+        "--check",
+        action="store_true",
+        help="test laws of information, such as symmetry, on these data instead (7 estimates)",
     )
     mi.add_argument(
         "--rows",
@@ -229,7 +231,7 @@ def _rank(options: argparse.Namespace) -> int:
         columns = [column.as_json() for column in ranked]
         print(json.dumps({"target": options.target, "columns": columns, "left_out": reasons}))
         return DONE
-    rows = [["column", "nats", f"{options.confidence:.0%} interval", "at least", "p, of all"]]
+    rows = [["column", "nats", f"{options.confidence:.0%} interval", "at least", "corrected p"]]
     for column in ranked:
         estimate, at_least = column.estimate, float(column.estimate.at_least)
         numbers = [
@@ -240,7 +242,12 @@ def _rank(options: argparse.Namespace) -> int:
         ]
         rows.append([column.column, *numbers])
     print(*text_table(rows, numbers=True), sep="\n")
-    _print_notes(f"left out, {reason}: {', '.join(names)}" for reason, names in left_out.items() if names)
+    _print_notes(
+        [
+            f"p for independence, corrected for {counted(len(ranked), 'columns')}",
+            *(f"left out, {reason}: {', '.join(names)}" for reason, names in left_out.items() if names),
+        ]
+    )
     _print_warnings({column.column: column.estimate.warnings for column in ranked})
     return DONE
 
@@ -261,7 +268,7 @@ def _matrix(options: argparse.Namespace) -> int:
         print(json.dumps({**pairs.as_json(), "left_out": left_out}))
         return DONE
     printed_pairs = min(len(pairs), MAX_PAIRS)
-    rows = [["x", "y", "nats", "p", "by"]]
+    rows = [["x", "y", "nats", "corrected p", "estimated by"]]
     for k in range(printed_pairs):
         estimator = "full estimator" if pairs.refined[k] else "screening"
         rows.append([pairs.x[k], pairs.y[k], f"{pairs.nats[k]:.4f}", f"{pairs.p_value[k]:.2g}", estimator])
@@ -270,7 +277,7 @@ def _matrix(options: argparse.Namespace) -> int:
         print(f"{printed_pairs} of {len(pairs):,} pairs; --json prints all")
     _print_notes(
         [
-            "p for independence, corrected for all pairs",
+            f"p for independence, corrected for {counted(len(pairs), 'pairs')}",
             *(f"left out, {reason}: {name}" for name, reason in left_out.items()),
         ]
     )

@@ -11,7 +11,7 @@ from nearfar.core.tables import text_table
 from nearfar.errors import UserError, counted
 
 SETTINGS: dict[str, tuple[type, str]] = {
-    "image_size": (int, "side of the views to be trained with: larger images are shrunk as training would"),
+    "image_size": (int, "largest side to store: larger images are shrunk as in training"),
     "encoding": (
         str,
         "png, jpeg, raw, source (bytes as they are) or auto (png; raw where channels are not three)",

@@ -18,9 +18,9 @@ def add(commands: Any) -> None:
         help="learn an encoder from images, sound, text, graphs or tables; the same command resumes",
         usage="nearfar pretrain RECIPE DATA --out RUN [--config FILE] [key=value ...]",
         description="Learns an encoder from data without labels. The same command resumes a run that was stopped. DATA is a folder of images, a Parquet file or folder with an image column, an .npz "
-        "with images (and labels), or a name: digits, glyphs, cifar10:FOLDER, idx:FOLDER (files like "
-        "MNIST's); for cpc a folder of .wav or .flac files or Parquet "
-        "with an audio column; for mlm a .txt file, a folder of them, or an .npz with tokens.",
+        "with images (and labels), tar files, hf:FOLDER, a packed folder, a URL, a table, or a name: digits, glyphs, "
+        "cifar10:FOLDER, idx:FOLDER (files like MNIST's). cpc takes a folder of .wav or .flac files or Parquet with an "
+        "audio column; mlm takes a .txt file, a folder of them, or an .npz with tokens.",
         epilog=settings_help(),
     )
     pretrain.add_argument(

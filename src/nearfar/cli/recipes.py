@@ -12,7 +12,7 @@ from nearfar.errors import UserError
 def add(commands: Any) -> None:
     recipes = commands.add_parser(
         "recipes",
-        help="every method as its five choices, and what it claims",
+        help="list the methods, each as its five choices",
         description="Lists the methods. With NAME, shows one in full: choices, equation, claim, command, presets.",
         epilog="example: nearfar recipes moco-ring",
     )

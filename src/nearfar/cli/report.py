@@ -12,7 +12,7 @@ from nearfar.cli.urls import ALLOW_URLS
 def add(commands: Any) -> None:
     report = commands.add_parser(
         "report",
-        help="one self-contained page about one run or several",
+        help="write one self-contained page about one run or several",
         description="Writes an HTML page without links to other files: curves, results, neighbours, a map of the "
         "features. Several runs are compared.",
         epilog="example: nearfar report runs/a runs/b --out comparison.html",

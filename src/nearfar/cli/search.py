@@ -13,7 +13,7 @@ from nearfar.cli.codes import DONE
 def add(commands: Any) -> None:
     search = commands.add_parser(
         "search",
-        help="the instances most similar to a query",
+        help="list the instances most similar to a query",
         description="Lists the instances of DATA whose features are most similar to those of the query, by cosine.",
         epilog="example: nearfar search runs/photos photos/ --query cat.jpg",
     )

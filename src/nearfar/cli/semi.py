@@ -38,16 +38,18 @@ def add(commands: Any) -> None:
     semi.add_argument("--out", type=Path, metavar="RUN", help="folder of the stages")
     semi.add_argument("--data", metavar="TEST", help="labelled test data, for the table")
     semi.add_argument(
-        "--init", type=Path, metavar="OTHER", help="a pretrained run, in place of the first stage"
+        "--init", type=Path, metavar="OTHER", help="a pretrained run, instead of the first stage"
     )
     semi.add_argument(
         "--draws",
         type=int,
         default=1,
         metavar="N",
-        help="number of draws of the labels; figures are means with their deviation (default 1)",
+        help="number of draws of the labels; figures are means with standard deviations (default 1)",
     )
-    semi.add_argument("--same-labels", action="store_true", help="DATA and TEST number their classes alike")
+    semi.add_argument(
+        "--same-labels", action="store_true", help="the class numbers of DATA and TEST mean the same"
+    )
     semi.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     semi.add_argument("--no-report", dest="report", action="store_false", help="do not draw RUN/report.html")
     semi.add_argument("--quiet", action="store_true", help="no progress")

@@ -14,12 +14,17 @@ from nearfar.errors import UserError
 def add(commands: Any) -> None:
     study = commands.add_parser(
         "study",
-        help="one of the papers' experiments: paper against ours",
+        help="repeat an experiment of a paper and compare the figures",
         usage="nearfar study [NAME] [--long] [--out DIR] [--seed N] [--json] [key=value ...] | --papers",
         description="Runs one of the papers' experiments, draws its figure and prints the paper's figures beside ours. "
         "Without NAME, lists the studies and their options.",
     )
-    study.add_argument("words", nargs="*", metavar="NAME key=value", help="see nearfar study")
+    study.add_argument(
+        "words",
+        nargs="*",
+        metavar="NAME key=value",
+        help="a study and its options; `nearfar study` lists them",
+    )
     study.add_argument(
         "--out",
         type=Path,

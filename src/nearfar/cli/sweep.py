@@ -45,7 +45,9 @@ def add(commands: Any) -> None:
         help="pretrain (default), train, distill or mi",
     )
     sweep.add_argument("--data", metavar="TEST", help="test data, used only for the selected setting")
-    sweep.add_argument("--same-labels", action="store_true", help="DATA and TEST number their classes alike")
+    sweep.add_argument(
+        "--same-labels", action="store_true", help="the class numbers of DATA and TEST mean the same"
+    )
     sweep.add_argument(
         "--metric",
         help="linear (default), knn, accuracy (of the classifier of train and distill, and their default), rankme or lidar (without labels); of mi "

@@ -8,7 +8,7 @@ from typing import Any
 
 CHOICES = ("views", "encoders", "critic", "negatives", "selection", "bound", "prior")
 LOGGERS = ["tensorboard", "wandb", "mlflow", "trackio"]  # names for `logger=`, see train/loggers.py
-CHOSEN_LATER = "by the data and the machine"
+CHOSEN_LATER = "chosen by data and machine"
 
 
 @dataclass(frozen=True)
@@ -24,18 +24,20 @@ class SettingField:
             return self.shown_default
         if self.default in (None, {}):
             return "none"
+        if isinstance(self.default, bool):
+            return str(self.default).lower()
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
 
 
 _F = SettingField
 FIELDS: dict[str, SettingField] = {
-    "epochs": _F(100, "passes over the data", "100; on a CPU by the data"),
+    "epochs": _F(100, "passes over the data", "100; fewer on a CPU, by the size of the data"),
     "batch_size": _F(256, "instances per step, over all processes", "256; fewer for small data"),
     "seed": _F(0, "random seed of order, augmentation and initial weights"),
     "init": _F(
         None,
-        "weights to start from: another run, a weights file, or pretrained (those of backbone=timm/NAME, hf/NAME "
-        "or resnet18 and others of torchvision, from the local cache)",
+        "weights to start from: another run, a weights file, or pretrained (published weights of a timm/, hf/ or "
+        "torchvision backbone, from the local cache)",
     ),
     "freeze": _F(
         None, "stages of the backbone that are not trained, comma-separated: stem, stage1, stage2, …"
@@ -48,18 +50,18 @@ FIELDS: dict[str, SettingField] = {
         None,
         "resnet8-w16 (also -w8, -w32), resnet18 to resnet152, resnet50x2, resnet20, wrn-16-2, vgg8, "
         "mobilenetv2, shufflenetv1 and more (see `nearfar recipes --markdown`), timm/NAME, or hf/NAME (of "
-        "transformers); other data have their own",
+        "transformers); data other than images have networks of their own",
         CHOSEN_LATER,
     ),
     "image_size": _F(
-        None, "side of a view in pixels; none: the data's, up to 224", "none; on a CPU at most 64"
+        None, "side of a view in pixels; none: that of the data, at most 224", "none; on a CPU at most 64"
     ),
     "mean": _F(
         None,
-        "mean of each channel that views are normalised with, in [0, 1], e.g. [0.5,0.5,0.5]; none: the data's",
-        "none; of pretrained weights, theirs",
+        "mean of each channel, to normalise views, in [0, 1], e.g. [0.5,0.5,0.5]; none: that of the data",
+        "none; with init=pretrained, that of the weights",
     ),
-    "std": _F(None, "standard deviation, as mean", "none; of pretrained weights, theirs"),
+    "std": _F(None, "standard deviation of each channel, as mean", "none; as mean"),
     "backbone_config": _F(None, "configuration of backbone=hf/NAME", "its config.json"),
     "optimizer": _F("adamw", "sgd, adamw or lars"),
     "optimizer_options": _F(
@@ -82,26 +84,27 @@ FIELDS: dict[str, SettingField] = {
     "chunk": _F(None, "score this many anchors at a time instead of the whole matrix; none: the fastest"),
     "encode_chunk": _F(
         None,
-        "encode this many instances at a time, and again for the gradient; none: all, if they fit in memory",
+        "encode this many instances at a time, which costs a second forward pass; none: all, if they fit in memory",
     ),
     "checkpoint_activations": _F(
-        False, "store only the inputs of the networks' blocks, and compute the rest again for the gradient"
+        False,
+        "store only the inputs of the networks' blocks, and recompute other activations for the gradient",
     ),
     "memory": _F(
-        None, "memory limit of the process, e.g. 2GB or 800MB; sets encode_chunk; none: what is free"
+        None, "memory limit of the process, e.g. 2GB or 800MB; sets encode_chunk; none: the free memory"
     ),
     "batch_norm": _F(
         "synchronised",
-        "with several processes, statistics over: the global batch, each process, or each process with "
-        "shuffled keys (MoCo)",
+        "batch statistics with several processes: synchronised (over the global batch), per-rank, or shuffled "
+        "(per rank, with shuffled keys, as in MoCo)",
     ),
     "exchange": _F(
         "gather",
-        "with several processes: each gathers the keys of all (gather), or keys pass from process to process in "
-        "blocks (ring), which needs less memory",
+        "keys of other processes: gather (each process collects all), or ring (blocks pass from process to process, "
+        "which needs less memory)",
     ),
     "sharding": _F(
-        "none", "with several processes: each holds all weights (none), or a part of each (fsdp: FSDP2)"
+        "none", "none (each process holds all weights), or fsdp (each holds a part of them, FSDP2)"
     ),
     "log_every": _F(10, "steps between rows of metrics.jsonl"),
     "logger": _F(
@@ -123,8 +126,8 @@ FIELDS: dict[str, SettingField] = {
     "skip_steps": _F(10, "consecutive non-finite steps to skip before stopping"),
     "held_out": _F(
         None,
-        "fraction of the data held out to estimate information on; none: 5 %, up to 2,048, if there are "
-        "1,000",
+        "fraction of the data held out for estimates of information; none: 5 %, at most 2,048 instances, of data "
+        "with at least 1,000",
     ),
     "image_column": _F(
         None, "image column of a Parquet file; none: image, img, jpg, jpeg, png, webp, tif or tiff"
@@ -136,6 +139,6 @@ FIELDS: dict[str, SettingField] = {
         None,
         "train on this fraction of the labelled data (0.01), or on this many of each class (10); none: all",
     ),
-    "labels_seed": _F(0, "seed of the draw that labels= makes"),
+    "labels_seed": _F(0, "random seed of the labels that labels= draws"),
     "max_bad_share": _F(0.05, "largest tolerated fraction of unreadable files"),
 }

@@ -189,7 +189,7 @@ def resolve(
         if isinstance(objects[VIEWS], PictureFunctions) and not of.views.resizable:
             raise UserError(
                 f"views was a function of one picture, but the data are {of.plural}; expected a function of "
-                "(loaded instances, seed, epoch, index) that returns a tensor for each view"
+                "(instances, seed, epoch, index), with the instances of a batch, that returns a tensor for each view"
             )
         merged[VIEWS], template[VIEWS] = describe_views(objects[VIEWS], of, merged[VIEWS])
     return check(merged, objects, template=template)

@@ -36,8 +36,8 @@ def _caption(result: Result) -> list[str]:
         if measurement.test is not None:
             text += f"; {display_name(path)} on {described(measurement.test)}"
     if facts := result.notes.get("input"):
-        size = f"{facts['size']} pixels a side, " if "size" in facts else ""
-        text += f"; shown at {size}mean and deviation of {facts['statistics']}"
+        size = f"resized to {facts['size']} x {facts['size']} pixels, " if "size" in facts else ""
+        text += f"; {size}normalised with the mean and standard deviation of {facts['statistics']}"
     return [
         text,
         f"in brackets, {result.notes['confidence']:.0%} intervals for test sets of this size (Wilson's for "
@@ -56,7 +56,7 @@ def _proven(result: Result) -> list[str]:
     if certificate["status"] != "proven":
         return [f"the information about the label is not proven: {certificate['condition']}{entropy}"]
     return [
-        f"the features hold at least {bound['nats']:.3f} nats about the label with {bound['confidence']:.0%} "
+        f"the features contain at least {bound['nats']:.3f} nats about the label with {bound['confidence']:.0%} "
         f"confidence (proven: {certificate['condition']}){entropy}"
     ]
 

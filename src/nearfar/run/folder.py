@@ -54,15 +54,17 @@ class DataNotes:
         reason = f" ({self.unlabelled})" if self.unlabelled and not self.classes else ""
         yield f"{self.name}: {counted(self.instances, self.unit)}{labels}{reason}"
         if self.set_aside:
-            reasons = "; ".join(f"{count:,} {reason}" for reason, count in self.set_aside.items())
-            yield f"{sum(self.set_aside.values()):,} cannot be used: {reasons}; first: {self.first}; all are listed in quarantine.csv"
+            counts = [f"{reason} ({count:,})" for reason, count in self.set_aside.items()]
+            reasons = ", ".join(counts) if len(counts) > 1 else next(iter(self.set_aside))
+            left_out = counted(sum(self.set_aside.values()), self.unit)
+            yield f"{left_out} left out: {reasons}; first: {self.first}; all are listed in quarantine.csv"
         if self.ignored:
             yield ignored_files(self.ignored)
         if self.held_out:
-            yield f"{self.held_out:,} are held out of training for held-out estimates"
+            yield f"{counted(self.held_out, self.unit)} held out of training for estimates of information"
         trained = self.instances - self.held_out - self.undrawn
         if self.undrawn:
-            yield f"{trained:,} are trained on (labels=)"
+            yield f"training uses {counted(trained, self.unit)} (labels=)"
         if self.left_over:
             yield f"the last incomplete batch is dropped ({self.left_over:,} of {counted(trained, self.unit)}, different ones each epoch)"
 

@@ -67,8 +67,8 @@ class Display:
         loss = "not finite" if row["loss"] is None else f"{row['loss']:.3f}"
         text = f"epoch {row['epoch']:.1f}/{self._epochs}  loss {loss}"
         if row["nats"] is not None:
-            ceiling = "" if row["ceiling"] is None else f" of {row['ceiling']:.2f}"
-            text += f"  objective {row['nats']:.2f}{ceiling} nats"
+            ceiling = "" if row["ceiling"] is None else f" (at most {row['ceiling']:.2f})"
+            text += f"  objective {row['nats']:.2f} nats{ceiling}"
         return f"{text}  {row['images_per_s']:.0f} {self._unit}/s"
 
     def _record(self, step: int) -> None:

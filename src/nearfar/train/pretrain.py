@@ -68,7 +68,8 @@ def pretrain(
     Objects are welcome for names: `backbone=` a module from a batch of images to (n, d), `bound=`,
     `selection=`, `critic=`, `negatives=` and `encoders=` parts, `views=` one `Augment` for each view, a
     function from a picture to a tensor (torchvision's, albumentations' or your own; a list has one for each
-    view), or a function of (loaded instances, seed, epoch, index). They are copied, so yours stay as they were; the
+    view), or a function of (instances, seed, epoch, index), where `instances` is what
+    `open_data(data).load(index)` returns. They are copied, so yours stay as they were; the
     trained ones are in the run. To resume, call it again with the same objects: config.yaml describes them
     (classes, numbers, shapes of tensors), and others are refused with what differs. Initial weights of your
     own modules are those that they have.

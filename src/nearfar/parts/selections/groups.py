@@ -161,7 +161,7 @@ class Others(AbstractGroupSelection):
 
     def startup_warning(self) -> str | None:
         if self.by == "known-label" and self.assigned and bool((self.ids == UNKNOWN_GROUP).all()):
-            return "no instance has a label, so selection=others leaves out no candidate"
+            return "no instance has a label, so selection=others keeps every candidate"
         return None
 
     def forward(self, scores: Scores, context: Context | None = None) -> Scores:
