@@ -207,7 +207,10 @@ def as_markup(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: 
 
 
 def show_calls(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
-    """`forward` and `__call__` are shown for their shapes, also where the class describes what they do."""
+    """`forward` and `__call__` are shown for their shapes, also where the class describes what they do.
+    `__call__` of torch's modules has none."""
+    if name == "__call__" and obj.__module__.startswith("torch."):
+        return True
     return False if name in ("forward", "__call__") else None
 
 

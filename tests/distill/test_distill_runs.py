@@ -238,7 +238,7 @@ REFUSED = {
     "teacher labelled.npz objective=hinton": "objective was 'hinton' (did you mean infonce?); expected "
     "crd, infonce, ml-cpc, kd, cosine, relational",
     "teacher labelled.npz objective=kd+kd": "lists kd twice",
-    "teacher three.npz objective=kd": "tells 4 classes apart, but the data have 3",
+    "teacher three.npz objective=kd": "has 4 classes, but the data have 3",
     "nowhere labelled.npz": "teacher was {home}/nowhere, which was not found",
     "labelled.npz labelled.npz": "which is a file; write the network it is for before it",
     "resnet18:missing.pth labelled.npz": "was not found; name a weights file after the colon",
@@ -329,7 +329,9 @@ def test_a_teacher_trained_on_held_out_data_voids_the_proof(tmp_path: Path) -> N
 def test_a_temperature_without_a_contrast_is_refused(tmp_path: Path) -> None:
     teacher = nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
     images = np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8)
-    with pytest.raises(UserError, match="temperature is that of a contrast, and objective=cosine has none"):
+    with pytest.raises(
+        UserError, match="temperature belongs to contrastive objectives, and objective=cosine is not one"
+    ):
         nf.distill(
             nf.Teacher(teacher, size=8),
             images,

@@ -130,7 +130,7 @@ def test_conflict_of_a_distillation_shows_the_objective(tmp_path: Path) -> None:
 def test_folder_of_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").touch()
     (tmp_path / "b.jpg").touch()
-    with pytest.raises(UserError, match=r"is no run, but holds a\.jpg and 1 more"):
+    with pytest.raises(UserError, match=r"is not a run folder: it contains a\.jpg and 1 more"):
         nf.pretrain("simclr", IMAGES, tmp_path, **QUICK)
     assert {path.name for path in tmp_path.iterdir()} == {"a.jpg", "b.jpg"}
 

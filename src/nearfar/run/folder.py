@@ -155,7 +155,7 @@ class RunFolder:
         names = sorted(path.name for path in self.path.iterdir() if not path.name.startswith("."))
         if foreign_names := [name for name in names if name not in OWN_NAMES]:
             raise UserError(
-                f"--out {self.path} is no run, but holds {foreign_names[0]}"
+                f"--out {self.path} is not a run folder: it contains {foreign_names[0]}"
                 f"{f' and {len(foreign_names) - 1:,} more' if len(foreign_names) > 1 else ''}; choose a new or empty folder"
             )
 

@@ -306,8 +306,8 @@ def check_teacher(encoders: AbstractEncoders, description: Description) -> None:
     teacher = guide.ready()
     if encoders.teacher_classes and description.class_count not in (None, encoders.teacher_classes):
         raise UserError(
-            f"the teacher {teacher.name} tells {counted(encoders.teacher_classes, 'classes')} apart, but the data "
-            f"have {description.class_count}, so their class scores cannot "
+            f"the teacher {teacher.name} has {counted(encoders.teacher_classes, 'classes')}, but the data "
+            f"have {description.class_count}, so class scores cannot "
             "be compared; distil features: objective=crd, infonce, ml-cpc, cosine or relational"
         )
     if (

@@ -123,7 +123,7 @@ def objective_layer(objective: Any, *layers: Mapping[str, Any]) -> dict[str, Any
     """An objective as settings; stops at a temperature in `layers` that it has no use for."""
     if not {*terms_of(objective)} & {*CONTRASTS} and any("temperature" in layer for layer in layers):
         raise UserError(
-            f"temperature is that of a contrast, and objective={objective} has none; for kd set "
+            f"temperature belongs to contrastive objectives, and objective={objective} is not one; for kd set "
             "prior.temperature"
         )
     return layer_of(objective)
