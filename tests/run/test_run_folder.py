@@ -182,7 +182,7 @@ def test_run_reports_counts_of_the_data(tmp_path: Path, capsys: pytest.CaptureFi
     )
     assert main(["report", str(out)]) == 0
     page = (out / "report.html").read_text()
-    for phrase in ("1 truncated; 1 not an image", "lie beside the folders", "dropped per epoch"):
+    for phrase in ("1 (truncated), 1 (not an image)", "lie beside the folders", "dropped per epoch"):
         assert phrase in page
     (out / "data.json").write_text("[]")
     assert RunFolder(out).notes() is None
