@@ -138,6 +138,31 @@ def patched(tag: int, value: int) -> Callable[[], bytes]:
     return make
 
 
+def small_tiff(height: int, tags: dict[int, tuple[str, list[int]]]) -> bytes:
+    """A TIFF of one column and 16 bits, with further tags."""
+    basic = {256: ("I", [1]), 257: ("I", [height]), 258: ("H", [16]), 259: ("H", [1]), 262: ("H", [1])}
+    body, entries = bytearray(b"II*\0" + bytes(4)), b""
+    for tag, (kind, values) in sorted({**basic, **tags}.items()):
+        raw = struct.pack(f"<{len(values)}{kind}", *values)
+        place = raw.ljust(4, b"\0") if len(raw) <= 4 else struct.pack("<I", len(body))
+        entries += struct.pack("<HHI", tag, {"H": 3, "I": 4}[kind], len(values)) + place
+        body += raw if len(raw) > 4 else b""
+    body[4:8] = struct.pack("<I", len(body))
+    return bytes(body) + struct.pack("<H", len(entries) // 12) + entries + bytes(4)
+
+
+def tiles(height: int, rows: int, columns: int, count: int) -> bytes:
+    """Tiles of that many rows and columns, all at the same place of the file."""
+    shape = {322: ("I", [columns]), 323: ("I", [rows])}
+    return small_tiff(height, {**shape, 324: ("I", [8] * count), 325: ("I", [2] * count)})
+
+
+def many_tags() -> bytes:
+    """A BigTIFF whose only page has 100,000 tags and follows itself."""
+    header = b"II+\0" + struct.pack("<HHQQ", 8, 0, 16, 100_000)
+    return header + struct.pack("<HHQQ", 60_000, 3, 1, 0) * 100_000 + struct.pack("<Q", 16)
+
+
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "bomb": (patched(257, 2**31), "too large: 16 x 2147483648"),
     "bands": (patched(277, 60_000), "too large|corrupt|samples"),
@@ -149,6 +174,10 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "codec": (patched(259, 34712), "compression 34712"),
     "a loop of pages": (lambda: looped(tiff(uint16(20, 16))), "pages"),
     "pages of two sizes": (lambda: two_sizes(), "2 pages"),
+    "tiles of many times the picture": (lambda: tiles(2000, 1, 2**20, 2000), "too large: 1 bands, 4,194,304,000 bytes"),
+    "millions of tiles": (lambda: tiles(40_000_000, 1, 1, 1), "1 segments where the picture has 40000000"),
+    "tiles of nothing": (lambda: tiles(2, 0, 16, 1), "segments of 16 x 0 pixels"),
+    "many tags": (many_tags, "a page of 100,000 tags"),
     "not finite": (lambda: tiff(np.full((8, 8), np.nan, np.float32)), "64 values are not finite"),
     "complex": (lambda: tiff(np.ones((8, 8), np.complex64)), "samples of"),
 }  # fmt: skip
@@ -172,8 +201,36 @@ def two_sizes() -> bytes:
 @pytest.mark.parametrize("case", BAD)
 def test_bad_tiff_is_refused_with_a_reason(case: str) -> None:
     make, reason = BAD[case]
+    data = make()
+    tracemalloc.start()
     with pytest.raises(Unusable, match=reason):
-        decode(make())
+        decode(data)
+    assert tracemalloc.get_traced_memory()[1] < 2**25
+    tracemalloc.stop()
+
+
+def png(pixels: np.ndarray) -> bytes:
+    return cv2.imencode(".png", pixels)[1].tobytes()
+
+
+def test_a_png_with_wrong_checksums_is_refused() -> None:
+    data = png(uint16(20, 16))
+    assert decode(data).shape == (20, 16, 1)
+    for start in (data.index(b"IHDR") + 4, data.index(b"IDAT") + 6):
+        damaged = bytearray(data)
+        damaged[start + 2] ^= 1
+        with pytest.raises(Unusable, match=r"checksum of a (IHDR|IDAT) chunk is wrong|too large"):
+            decode(bytes(damaged))
+
+
+def test_transparency_takes_little_memory() -> None:
+    """A megapixel of 16 bits with alpha has 8 MB; twice that and its colours, whatever is laid on white."""
+    data = png(np.tile(uint16(64, 64, 4), (16, 16, 1)))
+    decode(png(RGBA))  # compiled
+    tracemalloc.start()
+    decode(data)
+    assert tracemalloc.get_traced_memory()[1] < len(data) + 4 * 2**23
+    tracemalloc.stop()
 
 
 def test_no_segment_unpacks_to_more_than_its_layout() -> None:

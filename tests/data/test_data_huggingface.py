@@ -2,15 +2,19 @@
 
 import io
 import json
+import random
+import struct
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import soundfile
 from PIL import Image
+from pyarrow import csv
 
 import nearfar as nf
 from nearfar.data import open_data
@@ -217,8 +221,77 @@ def test_hostile_folders_are_refused(tmp_path: Path) -> None:
         (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
         with pytest.raises(UserError, match="names no files of this folder"):
             open_data(f"hf:{folder}")
+    twice = {"_data_files": [{"filename": file.name}] * 2}
+    (folder / "state.json").write_text(json.dumps(twice))
+    with pytest.raises(UserError, match="names a file twice"):
+        open_data(f"hf:{folder}")
     (folder / "state.json").write_text(state)
     assert len(open_data(f"hf:{folder}")) == 4
+    file.write_bytes(content.replace(b"photo", b"phot\xff"))
+    with pytest.raises(UserError, match="cannot be read as an Arrow stream: 'utf-8'"):
+        open_data(f"hf:{folder}")
+
+
+def stream_of(table: pa.Table) -> bytes:
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table, max_chunksize=3)
+    return out.getvalue().to_pybytes()
+
+
+def test_damaged_streams_raise_nothing_else(tmp_path: Path) -> None:
+    """Bytes of streams with pictures, words in a dictionary and numbers are replaced by others."""
+    words = pa.array(list("ababab")).dictionary_encode()
+    cells = [{"bytes": content, "path": None} for content in pictures(6)]
+    tables = [
+        pa.table(
+            {"image": pa.array(cells, pa.struct({"bytes": pa.binary(), "path": pa.string()})), "label": words}
+        ),
+        pa.table({"x": np.arange(6.0), "y": np.arange(6), "label": words}),
+    ]
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": "a.arrow"}]}))
+    draw, opened = random.Random(0), 0
+    for stream in map(stream_of, tables):
+        for _ in range(200):
+            damaged = bytearray(stream)
+            for _ in range(draw.choice([1, 2, 4])):
+                place = draw.randrange(len(damaged))
+                new = draw.choice([bytes(4), b"\1", b"\xff", b"\xff" * 4, draw.randbytes(2)])
+                damaged[place : place + len(new)] = new
+            (tmp_path / "a.arrow").write_bytes(damaged)
+            try:
+                opened += len(open_data(f"hf:{tmp_path}")) > 0
+            except UserError:
+                continue
+    assert opened > 20
+
+
+@pytest.mark.parametrize("kind", ["rows", "words"])
+def test_batches_without_a_header_are_refused(kind: str, tmp_path: Path) -> None:
+    """Arrow takes them: the field of a batch in the flatbuffer's table of fields is set to 0, absent."""
+    column = pa.array([1, 2, 3]) if kind == "rows" else pa.array(["a", "b", "a"]).dictionary_encode()
+    stream = bytearray(stream_of(pa.table({"x": column})))
+    first = stream.index(b"\xff\xff\xff\xff", 4) + 8  # the message behind the schema's
+    message = first + struct.unpack_from("<I", stream, first)[0]
+    fields = message - struct.unpack_from("<i", stream, message)[0]
+    struct.pack_into("<H", stream, fields + 4 + 2 * 2, 0)  # the third field is the header
+    (tmp_path / "a.arrow").write_bytes(stream)
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": "a.arrow"}]}))
+    with pytest.raises(UserError, match="cannot be read as an Arrow stream"):
+        open_data(f"hf:{tmp_path}")
+
+
+def test_large_whole_numbers_are_rounded(tmp_path: Path) -> None:
+    """Numbers that no float64 has, such as identifiers of 64 bits, as in tables of Parquet and CSV."""
+    table = pa.table({"x": [2**60 + 1, -(2**60), 3], "y": [1.0, 2.0, 3.0]})
+    pq.write_table(table, tmp_path / "t.parquet")
+    csv.write_csv(table, tmp_path / "t.csv")
+    (tmp_path / "a.arrow").write_bytes(stream_of(table))
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": "a.arrow"}]}))
+    for data in (str(tmp_path / "t.parquet"), str(tmp_path / "t.csv"), f"hf:{tmp_path}"):
+        np.testing.assert_array_equal(
+            open_data(data).load(np.arange(3))[:, 0], np.float32([2**60, -(2**60), 3])
+        )
 
 
 def test_a_saved_folder_needs_no_datasets_package(tmp_path: Path) -> None:

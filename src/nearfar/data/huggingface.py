@@ -150,6 +150,8 @@ def data_of_folder(spec: str) -> ArrowData:
         files = []
     if not files or not all(re.fullmatch(r"[\w.-]+", file.name) and file.parent == folder for file in files):
         raise UserError(f"data {spec!r}: {_STATE} names no files of this folder.")
+    if len({*files}) < len(files):  # or a few bytes could be as many rows as the memory has
+        raise UserError(f"data {spec!r}: {_STATE} names a file twice.")
     tables = [map_stream(file) for file in files]
     if any(table.schema != tables[0].schema for table in tables):
         raise UserError(f"data {spec!r}: the files have different columns.")

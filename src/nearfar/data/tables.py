@@ -76,7 +76,8 @@ def columns_as_rows(
                 f"data {name!r}: the column `{column}` is {kind}; expected columns of numbers or words with "
                 f"classes in `label`, or encoded instances in a column {encoded}."
             )
-        numbers.append(columns.column(column).cast(pa.float64()).to_numpy())
+        # large whole numbers are rounded, as floats of a file are
+        numbers.append(columns.column(column).cast(pa.float64(), safe=False).to_numpy())
     if not numbers:
         raise UserError(f"data {name!r}: the table holds no rows of numbers.")
     rows = np.stack(numbers, axis=1)

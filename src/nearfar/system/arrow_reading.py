@@ -30,7 +30,7 @@ def map_stream(path: Path) -> Any:
         with arrow.memory_map(arrow_path(path)) as source, arrow.ipc.open_stream(source) as stream:
             table = stream.read_all()
         table.validate(full=True)
-    except (arrow.ArrowException, OSError, EOFError, struct.error, IndexError) as problem:
+    except (arrow.ArrowException, OSError, EOFError, struct.error, IndexError, UnicodeDecodeError) as problem:
         raise UserError(
             f"{str(path)!r} cannot be read as an Arrow stream: {error_reason(problem)}."
         ) from None
@@ -48,15 +48,19 @@ def _batches(path: Path) -> Iterator[bytes]:
 def _is_compressed(metadata: bytes) -> bool:
     """Whether the flatbuffer of a batch names a compression. Arrow has verified the flatbuffer."""
     message = struct.unpack_from("<I", metadata)[0]
-    header = _field(metadata, message, _HEADER)
-    assert header is not None
-    batch = header + struct.unpack_from("<I", metadata, header)[0]
+    batch = _inner_table(metadata, message, _HEADER)
     kind = _field(metadata, message, _KIND)
     if kind is not None and metadata[kind] == _DICTIONARY:
-        inner = _field(metadata, batch, _ROWS_OF_DICTIONARY)
-        assert inner is not None
-        batch = inner + struct.unpack_from("<I", metadata, inner)[0]
+        batch = _inner_table(metadata, batch, _ROWS_OF_DICTIONARY)
     return _field(metadata, batch, _COMPRESSION) is not None
+
+
+def _inner_table(metadata: bytes, table: int, number: int) -> int:
+    """The place of the table in a field of another; Arrow takes a flatbuffer without it."""
+    field = _field(metadata, table, number)
+    if field is None:
+        raise EOFError("a batch has no header")
+    return field + struct.unpack_from("<I", metadata, field)[0]
 
 
 def _field(metadata: bytes, table: int, number: int) -> int | None:

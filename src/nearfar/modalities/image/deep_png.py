@@ -33,16 +33,16 @@ def deep_png_pixels(data: bytes, max_pixels: int) -> UInt16[np.ndarray, "height 
     raw = zlib.decompressobj().decompress(_packed(data), size)
     if len(raw) < size:
         raise Unusable(f"truncated: {len(raw):,} of {size:,} bytes of pixels")
-    rows = np.frombuffer(raw, np.uint8).reshape(height, 1 + width * step).copy()
+    rows = np.frombuffer(bytearray(raw), np.uint8).reshape(height, 1 + width * step)
+    del raw
     if not _unfilter(rows, step):
         raise Unusable("corrupt: an unknown filter of a PNG's row")
-    pixels = np.ascontiguousarray(rows[:, 1:]).view(">u2").astype(np.uint16)
-    image = pixels.reshape(height, width, _CHANNELS[colour])
+    image = rows[:, 1:].view(">u2").astype(np.uint16).reshape(height, width, _CHANNELS[colour])
     return on_white(image) if image.shape[2] in (2, 4) else image
 
 
 def _packed(data: bytes) -> bytes:
-    """The compressed bytes of all IDAT chunks."""
+    """The compressed bytes of all IDAT chunks, whose checksums are compared."""
     parts: list[bytes] = []
     place = len(START)
     while place + 8 <= len(data):
@@ -50,6 +50,9 @@ def _packed(data: bytes) -> bytes:
         body = data[place + 8 : place + 8 + length]
         if kind == b"IEND":
             return b"".join(parts)
+        stored = data[place + 8 + length : place + 12 + length]
+        if kind in (b"IHDR", b"IDAT") and zlib.crc32(body, zlib.crc32(kind)) != int.from_bytes(stored, "big"):
+            raise Unusable(f"corrupt: the checksum of a {kind.decode()} chunk is wrong")
         if kind == b"IDAT":
             parts.append(body)
         place += length + 12

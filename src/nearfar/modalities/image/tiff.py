@@ -4,10 +4,12 @@ Pillow reads pictures of 8 bits: grey, palette, RGB, CMYK, with or without alpha
 bands and its colours 8 bits, so every other layout is read here: any number of bands of 8 to 64 bits, whole
 or floating, in strips or tiles, interleaved or one after the other, or as pages of one band each. Packed
 segments (LZW, deflate, PackBits, Zstandard) are unpacked by Pillow's libtiff to the size that the layout
-promises, so that no file unpacks to more than its header says, and none is completed where it ends early.
+promises, so that no file unpacks to more than its header says, and none is completed where it ends early. The
+margins of tiles count as pixels: a tile of millions of pixels for each pixel of the picture would take hours.
 """
 
 import io
+import itertools
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,13 +22,14 @@ from nearfar.modalities.dataset import Unusable
 
 STARTS: Final = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # the last two: BigTIFF
 MAX_VALUES = 2**20  # of one numeric tag
-MAX_PAGES = 257
+MAX_PAGES, MAX_TAGS = 257, 2**12  # of a file, of a page
 _TYPES = {1: "B", 2: "B", 3: "H", 4: "I", 6: "b", 7: "B", 8: "h", 9: "i", 11: "f", 12: "d", 13: "I", 16: "Q", 17: "q", 18: "Q"}  # fmt: skip
 _BYTES_TYPES = (1, 2, 6, 7)
 _RATIONALS = {5: 8, 10: 8}
 SUBFILE, WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, FILL_ORDER = 254, 256, 257, 258, 259, 262, 266
 OFFSETS, ORIENTATION, SAMPLES, ROWS, COUNTS, PLANAR, PREDICTOR = 273, 274, 277, 278, 279, 284, 317
 TILE_WIDTH, TILE_HEIGHT, TILE_OFFSETS, TILE_COUNTS, EXTRA, FORMAT = 322, 323, 324, 325, 338, 339
+_PART = 2**16  # pixels laid on white at once
 _REDUCED, _MASK = 1, 4  # bits of SUBFILE
 WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, PALETTE, CMYK, YCBCR = 0, 1, 2, 3, 5, 6
 _COLOURS = {WHITE_IS_ZERO: 1, BLACK_IS_ZERO: 1, RGB: 3, PALETTE: 1, CMYK: 4, YCBCR: 3}
@@ -75,6 +78,13 @@ def tiff_pixels(data: bytes, max_pixels: int, max_bytes: int, max_bands: int) ->
         raise Unusable(
             f"too large: {first.width} x {first.height} pixels; the limit is {max_pixels:,} in all"
         )
+    bands = first.samples * len(pages)
+    nbytes = max(_unpacked_pixels(page, first) for page in pages) * bands * first.dtype.itemsize
+    if bands > max_bands or nbytes > max_bytes:
+        raise Unusable(
+            f"too large: {bands} bands, {nbytes:,} bytes in its strips or tiles; the limits are {max_bands} and "
+            f"{max_bytes:,}"
+        )
     if len(pages) == 1 and first.is_plain:
         return None
     if any(layout != first for layout in layouts) or (len(pages) > 1 and first.samples > 1):
@@ -82,12 +92,6 @@ def tiff_pixels(data: bytes, max_pixels: int, max_bytes: int, max_bands: int) ->
     if first.photometric not in (WHITE_IS_ZERO, BLACK_IS_ZERO, RGB):
         raise Unusable(
             f"{8 * first.dtype.itemsize} bits of palette or converted colours; expected grey, RGB or bands"
-        )
-    bands = first.samples * len(pages)
-    nbytes = first.height * first.width * bands * first.dtype.itemsize
-    if bands > max_bands or nbytes > max_bytes:
-        raise Unusable(
-            f"too large: {bands} bands, {nbytes:,} bytes; the limits are {max_bands} and {max_bytes:,}"
         )
     pixels = np.concatenate([_read(data, page, first) for page in pages], axis=2)
     turn = _TURNS.get(_value(pages[0], ORIENTATION, 1))
@@ -114,10 +118,16 @@ def _native(pixels: np.ndarray, layout: Layout) -> np.ndarray:
 
 
 def on_white(pixels: np.ndarray) -> np.ndarray:
-    """Colours without the last band, alpha: what is transparent is laid on white."""
-    top = np.iinfo(pixels.dtype).max
-    share = pixels[..., -1:].astype(np.float64) / top
-    return np.rint(pixels[..., :-1] * share + top * (1 - share)).astype(pixels.dtype)
+    """Colours without the last band, alpha: what is transparent is laid on white. In parts, since the numbers
+    in between take ten times the memory of the pixels."""
+    height, width, bands = pixels.shape
+    flat, top = pixels.reshape(-1, bands), np.iinfo(pixels.dtype).max
+    colours = np.empty((len(flat), bands - 1), pixels.dtype)
+    for start in range(0, len(flat), _PART):
+        part = flat[start : start + _PART]
+        share = part[:, -1:] / top
+        colours[start : start + _PART] = np.rint(part[:, :-1] * share + top * (1 - share))
+    return colours.reshape(height, width, bands - 1)
 
 
 # ------------------------------------------------------------------------------------------------- structure
@@ -140,6 +150,8 @@ def _tags(data: bytes, where: int, order: str, big: bool) -> tuple[Tags, int]:
     count = struct.unpack_from(order + ("Q" if big else "H"), data, where)[0]
     start, entry, inline = (where + 8, "HHQ", 8) if big else (where + 2, "HHI", 4)
     size = struct.calcsize("=" + entry) + inline
+    if count > MAX_TAGS:
+        raise Unusable(f"corrupt: a page of {count:,} tags")
     if start + count * size > len(data):
         raise Unusable("truncated: the TIFF ends within its tags")
     tags: dict[int, np.ndarray] = {}
@@ -168,10 +180,9 @@ def _layout(tags: Tags, order: str) -> Layout:
     height, width, samples = _value(tags, HEIGHT, 0), _value(tags, WIDTH, 0), _value(tags, SAMPLES, 1)
     if min(height, width, samples) < 1:
         raise Unusable(f"corrupt: {width} x {height} pixels of {samples} bands")
-    bits = {int(number) for number in tags.get(BITS, (1,))}
-    formats = {int(number) for number in tags.get(FORMAT, (1,))}
+    bits, formats = ({*np.unique(tags.get(tag, 1)).tolist()} for tag in (BITS, FORMAT))
     photometric = _value(tags, PHOTOMETRIC, BLACK_IS_ZERO)
-    extra = tuple(int(kind) for kind in tags.get(EXTRA, ()))
+    extra = tuple(tags[EXTRA].tolist()) if EXTRA in tags else ()
     if max(bits) <= 8 and formats == {1}:  # fewer bits are expanded by Pillow
         has_one_depth = len(bits) == 1
         return Layout(height, width, samples, np.dtype(np.uint8), photometric if has_one_depth else -1, extra)
@@ -189,6 +200,25 @@ def _layout(tags: Tags, order: str) -> Layout:
 # --------------------------------------------------------------------------------------------------- samples
 
 
+def _segment_shape(tags: Tags, layout: Layout) -> tuple[int, int]:
+    """Rows and columns of a strip or tile."""
+    if TILE_OFFSETS in tags:
+        return _value(tags, TILE_HEIGHT, 0), _value(tags, TILE_WIDTH, 0)
+    return min(_value(tags, ROWS, layout.height), layout.height), layout.width
+
+
+def _unpacked_pixels(tags: Tags, layout: Layout) -> int:
+    """The pixels of all strips or tiles of a page, with the margins of tiles."""
+    rows, columns = _segment_shape(tags, layout)
+    if min(rows, columns) < 1:
+        raise Unusable(f"corrupt: segments of {columns} x {rows} pixels")
+    return max(layout.height, _ceil(layout.height, rows) * rows) * _ceil(layout.width, columns) * columns
+
+
+def _ceil(whole: int, part: int) -> int:
+    return -(-whole // part)
+
+
 def _read(data: bytes, tags: Tags, layout: Layout) -> np.ndarray:
     """(height, width, sample) of one page."""
     if _value(tags, BITS, 1) < 8 or _value(tags, FILL_ORDER, 1) != 1:
@@ -199,22 +229,14 @@ def _read(data: bytes, tags: Tags, layout: Layout) -> np.ndarray:
     if codec not in _CODECS:
         names = ", ".join(sorted({name for name in _CODECS.values() if name}))
         raise Unusable(f"TIFF compression {codec} of bands or 16-bit samples; expected none, {names}")
-    tiled = TILE_OFFSETS in tags
-    rows = _value(tags, TILE_HEIGHT, 0) if tiled else min(_value(tags, ROWS, layout.height), layout.height)
-    columns = _value(tags, TILE_WIDTH, 0) if tiled else layout.width
-    if min(rows, columns) < 1 or rows * columns > 2 * max(layout.height * layout.width, 2**20):
-        raise Unusable(f"corrupt: segments of {columns} x {rows} pixels")
+    tiled, (rows, columns) = TILE_OFFSETS in tags, _segment_shape(tags, layout)
     separate = _value(tags, PLANAR, 1) == 2
     depth, planes = (1, layout.samples) if separate else (layout.samples, 1)
     offsets, counts = (tags.get(tag, np.empty(0, np.int64)) for tag in ((TILE_OFFSETS, TILE_COUNTS) if tiled else (OFFSETS, COUNTS)))  # fmt: skip
-    places = [
-        (plane, top, left)
-        for plane in range(planes)
-        for top in range(0, layout.height, rows)
-        for left in range(0, layout.width, columns)
-    ]
-    if not len(places) == len(offsets) == len(counts):
-        raise Unusable(f"corrupt: {len(offsets)} segments where the picture has {len(places)}")
+    segments = planes * _ceil(layout.height, rows) * _ceil(layout.width, columns)
+    if not segments == len(offsets) == len(counts):
+        raise Unusable(f"corrupt: {len(offsets)} segments where the picture has {segments}")
+    places = itertools.product(range(planes), range(0, layout.height, rows), range(0, layout.width, columns))
     pixels = np.empty((layout.height, layout.width, layout.samples), layout.dtype)
     for (plane, top, left), offset, count in zip(places, offsets.tolist(), counts.tolist(), strict=True):
         if offset + count > len(data):
