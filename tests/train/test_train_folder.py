@@ -102,6 +102,24 @@ def test_invalid_facts_get_a_sentence(run: Run, tmp_path: Path) -> None:
     assert max(map(len, sentences)) < 1000
 
 
+def test_states_of_hooks_are_checked(tmp_path: Path) -> None:
+    """Of every hook that a run stores: text in the place of each value is refused before it is restored."""
+    digits = open_data("digits").subset(np.arange(300))
+    changes = {"precision": "fp16", "selection": {"name": "ring", "lower": "on_variance(0,0.5,1)"}}
+    stopped = pretrain("moco", digits, tmp_path / "run", quiet=True, config={**CONFIG, **changes})
+    tensors, facts = checkpoints.load(stopped.checkpoint)
+    assert {"AdaptiveSchedules", "FiniteMonitor", "LossScale"} < facts["hooks"].keys()
+    for name, state in facts["hooks"].items():
+        for key in state:
+            hooks = {**facts["hooks"], name: {**state, key: "x"}}
+            path = tmp_path / f"{name}-{key}"
+            with pytest.raises(UserError, match=rf"hooks\.{name}\.{key}.* is invalid"):
+                forged(stopped, tensors, {**facts, "hooks": hooks}, path).method()
+    scales = {**facts["hooks"], "LossScale": {"scale": 2.0**300, "streak": 0}}
+    with pytest.raises(UserError, match=r"hooks\.LossScale\.scale is invalid"):
+        forged(stopped, tensors, {**facts, "hooks": scales}, tmp_path / "scale").method()
+
+
 @pytest.mark.parametrize("channels", [2**40, 10**19, 10**30])
 def test_impossible_numbers_get_a_sentence(channels: int, run: Run, tmp_path: Path) -> None:
     """Beyond 64 bits torch raises its own error; below, it would allocate too much."""

@@ -28,6 +28,12 @@ class _CollapseMonitor(_Facts):
 class _FiniteMonitor(_Facts):
     skipped: Count
     taken_steps: Count
+    skipped_steps: Count
+
+
+class _LossScale(_Facts):
+    scale: Annotated[FiniteFloat, Field(gt=0, le=2.0**127)]
+    streak: Count
 
 
 class _GradientMonitor(_Facts):
@@ -45,6 +51,7 @@ class _Hooks(_Facts):
     CollapseMonitor: _CollapseMonitor | None = None
     FiniteMonitor: _FiniteMonitor
     GradientMonitor: _GradientMonitor | None = None
+    LossScale: _LossScale | None = None
     AdaptiveSchedules: _AdaptiveSchedules
 
 
