@@ -201,6 +201,14 @@ MISTAKES = {
     ),
     "no data": (["pretrain", "simclr", "--out", "o"], "DATA is missing"),
     "no recipe": (["pretrain", "--out", "o"], "RECIPE is missing"),
+    "data alone": (
+        ["pretrain", ".", "--out", "o"],
+        "RECIPE is missing before .; for instance nearfar pretrain simclr .",
+    ),
+    "data before the recipe": (
+        ["pretrain", ".", "simclr", "--out", "o"],
+        "did you mean nearfar pretrain simclr .?",
+    ),
     "no out": (["pretrain", "simclr", "digits"], "--out is missing"),
     "data not there": (["pretrain", "simclr", "no/such/folder", "--out", "o"], "no/such/folder"),
     "bad setting": (["pretrain", "simclr", "digits", "--out", "o", "epochs=ten"], "epochs was 'ten'"),
