@@ -290,7 +290,7 @@ def test_large_whole_numbers_are_rounded(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": "a.arrow"}]}))
     for data in (str(tmp_path / "t.parquet"), str(tmp_path / "t.csv"), f"hf:{tmp_path}"):
         np.testing.assert_array_equal(
-            open_data(data).load(np.arange(3))[:, 0], np.float32([2**60, -(2**60), 3])
+            open_data(data).load(np.arange(3))[:, 0], np.array([2**60, -(2**60), 3], np.float32)
         )
 
 
