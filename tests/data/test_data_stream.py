@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import numpy as np
 import pytest
@@ -226,3 +227,71 @@ def test_batches_for_a_gpu_are_made_on_a_stream_that_training_waits_for(
         assert all(torch.equal(*pair) for pair in zip(batch.views, expected.views, strict=True))
     batches.close()
     assert len(pinned) == len(used) > 0
+
+
+class RecordedStream:
+    """Stands for a CUDA stream, of which a machine without a GPU has none: it records what is ordered on it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.copies, self.held, self.awaited = device, 0, 0, []
+
+    def record_event(self) -> int:
+        return self.copies
+
+    def wait_event(self, copies: int) -> None:
+        self.awaited.append(copies)
+
+
+def test_batches_for_a_gpu_are_copied_from_pinned_memory_on_a_stream_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every copy is asynchronous, from pinned memory, and on the side stream. The training stream waits for the event after
+    a batch's copies before the batch is handed out, and holds its memory. Numbers are those of a CPU."""
+    device, streams, pinned = torch.device("cuda", 0), [], {}
+    active = threading.local()
+
+    def stream(device: torch.device) -> RecordedStream:
+        streams.append(RecordedStream(device))
+        return streams[-1]
+
+    @contextmanager
+    def within(stream: RecordedStream) -> Iterator[None]:
+        active.stream = stream
+        yield
+        del active.stream
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        copy = tensor.clone()
+        pinned[id(copy)] = copy
+        return copy
+
+    to = torch.Tensor.to
+
+    def copy(tensor: torch.Tensor, target: Any, *rest: Any, non_blocking: bool = False) -> torch.Tensor:
+        if target != device:
+            return to(tensor, target, *rest)
+        assert non_blocking, "the host waits for the copy"
+        active.stream.copies += 1  # outside the side stream there is none
+        return tensor.clone()
+
+    training = RecordedStream(device)
+
+    def hold(tensor: torch.Tensor, stream: RecordedStream) -> None:
+        stream.held += 1
+
+    monkeypatch.setattr(torch.cuda, "Stream", stream)
+    monkeypatch.setattr(torch.cuda, "stream", within)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: training)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: pinned.get(id(tensor)) is tensor)
+    monkeypatch.setattr(torch.Tensor, "to", copy)
+    monkeypatch.setattr(torch.Tensor, "record_stream", hold)
+    per_batch = 3  # two views and the index
+    batches = []
+    for place, batch in enumerate(Stream(numbered(20), views, 5, 0, workers=1, device=device).batches(0, 8), 1):
+        assert training.awaited == [per_batch * number for number in range(1, place + 1)]
+        assert training.held == per_batch * place
+        batches.append(batch)
+    assert [side.copies for side in streams] == [8 * per_batch]
+    assert [batch.total for batch in batches] == [5] * 8, "ranks would exchange their numbers of rows at every step"
+    assert same(joined(iter(batches)), joined(Stream(numbered(20), views, 5, 0).batches(0, 8)))

@@ -57,17 +57,17 @@ class Batch:
             kind = dtype if tensor.is_floating_point() else None
             return tensor.to(device, kind, non_blocking=tensor.is_pinned())
 
-        return replace(self.map(move), total=self.total)
+        return self.map(move)
 
     def rows(self, part: slice | Int[Tensor, "row"]) -> "Batch":
         """Some of the instances."""
-        return self.map(lambda tensor: tensor[part])
+        return replace(self.map(lambda tensor: tensor[part]), total=None)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """The batch with every tensor changed."""
+        """The batch with every tensor changed, of the same instances."""
         labels = None if self.labels is None else change(self.labels)
         groups = {name: change(numbers) for name, numbers in self.groups.items()}
-        return Batch(tree_map(change, self.views), change(self.index), labels, groups)
+        return Batch(tree_map(change, self.views), change(self.index), labels, groups, self.total)
 
 
 @dataclass(frozen=True)
