@@ -235,6 +235,24 @@ def test_shrunk_pictures_are_antialiased_copies(kind: str) -> None:
     assert inside.max() < 5
 
 
+@pytest.mark.parametrize("side", [300, 400, 520, 1030])
+def test_a_jpeg_decoded_at_a_fraction_is_near_the_whole_one(side: int) -> None:
+    """Decoded at 1/2, 1/4 or 1/8, then resized; beside decoded whole, then resized. Detail falls with its scale."""
+    random, shape = np.random.default_rng(side), (side + side // 3, side)
+    picture = np.full((side, side + side // 3, 3), 128.0)
+    for cells in (4, 16, 64, 256):
+        coarse = random.normal(0, 100 / cells**0.5, (cells, cells)).astype(np.float32)
+        picture += np.asarray(Image.fromarray(coarse).resize(shape, Image.Resampling.BICUBIC))[..., None]
+    data = encoded(Image.fromarray(picture.clip(0, 255).astype(np.uint8)), "JPEG", quality=90)
+    small = decode(data, image_size=64)
+    assert min(small.shape[:2]) == 128
+    whole = Image.open(io.BytesIO(data)).convert("RGB").resize(small.shape[1::-1], Image.Resampling.BICUBIC)
+    difference = small.astype(float) - np.asarray(whole)
+    assert np.abs(difference).max() <= 8
+    assert np.square(difference).mean() <= 3
+    assert abs(difference.mean()) <= 0.1
+
+
 def test_a_jpeg_decoded_at_an_eighth_is_not_stretched() -> None:
     """257 pixels at an eighth are 33, the last of which stands for one pixel only."""
     picture = Image.fromarray(smooth(257, 257))

@@ -174,8 +174,8 @@ def _decode(data: bytes, image_size: int | None) -> np.ndarray:
     size = shrunk_size(width, height, image_size)
     box: tuple[float, float, float, float] | None = None
     if size != (width, height) and isinstance(picture, JpegImageFile):
-        # A JPEG can be decoded at 1/2, 1/4 or 1/8 for less; twice the target keeps the resize antialiased.
-        draft = picture.draft(picture.mode, (2 * size[0], 2 * size[1]))
+        # A JPEG can be decoded at 1/2, 1/4 or 1/8 for less. The smallest of these that is not below `size` is resized.
+        draft = picture.draft(picture.mode, size)
         box = draft[1] if draft else None
     picture.load()
     colour = opaque(picture)

@@ -22,7 +22,7 @@ def shrunk(image: Any, size: int) -> Any:
     if scale == 1.0:
         return image
     small = max(1, round(width * scale)), max(1, round(height * scale))
-    drafted = image.draft(image.mode, (2 * small[0], 2 * small[1]))  # JPEG alone has one
+    drafted = image.draft(image.mode, small)  # JPEG alone has one
     return opaque(image).resize(small, 3, box=drafted[1] if drafted else None, reducing_gap=3.0)
 
 
