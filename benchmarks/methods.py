@@ -1,12 +1,16 @@
 """Methods beside one another at one small budget: the same pictures, epochs, network and optimiser.
 
     python -m benchmarks.methods TRAIN TEST --out DIR [--images 5000] [--seeds 0,1,2] [--arms "a;b"] [--choose]
-                                 [--epochs 5] [key=value ...]
+                                 [--epochs 5] [--equal-pixels] [key=value ...]
 
-TRAIN and TEST are labelled pictures of CIFAR-10's size (Parquet). `--images` random pictures of TRAIN are
+TRAIN and TEST are labelled pictures of one size (Parquet). `--images` random pictures of TRAIN are
 trained on; the next 2,000 are what settings are chosen on (`--choose`), so that TEST is read once. Every arm is
 trained with every seed and evaluated by kNN and a linear probe, both fitted to the training pictures; the table
 has mean and sample deviation over seeds. `key=value` are settings of all arms. The same command again continues.
+
+An arm is a recipe, or a recipe and its crops: "simclr", "simclr 2x16,4x8". With `--equal-pixels`, arms with more
+than two crops have fewer epochs, so that the network sees as many pixels: 2x16,4x8 has 2/3 of the epochs. The
+last columns are CPU seconds and epochs.
 """
 
 import argparse
@@ -25,10 +29,7 @@ VALIDATION = 2000
 NETWORK = "resnet8-w8"
 SIDE, CROPS = 16, "2x16,4x8"
 RECIPES = ("simclr", "moco", "byol", "barlow", "swav", "dino", "sigreg", "lejepa")
-ARMS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: (name, {}) for name in RECIPES},
-    **{f"{name} {CROPS}": (name, {"views.crops": CROPS}) for name in ("simclr", "swav", "dino", "lejepa")},
-}
+ARMS = (*RECIPES, *(f"{name} {CROPS}" for name in ("simclr", "swav", "dino", "lejepa")))
 FIGURES = ("knn", "linear")
 UNTRAINED = "untrained"
 
@@ -48,17 +49,27 @@ def write_split(train: str, test: str, images: int, folder: Path) -> None:
             np.savez(folder / f"{name}.npz", images=source.load(rows).data, labels=source.labels[rows])
 
 
+def equal_pixels(arm: str, epochs: int) -> int:
+    """Epochs in which an arm's crops have as many pixels as two crops of the largest size in `epochs`."""
+    _, *crops = arm.split()
+    if not crops:
+        return epochs
+    groups = [tuple(map(int, group.split("x"))) for group in crops[0].split(",")]
+    pixels = sum(count * side**2 for count, side in groups)
+    return max(1, round(epochs * 2 * groups[0][1] ** 2 / pixels))
+
+
 def measure(
     arm: str, seed: int, out: Path, test: str, epochs: int, changes: dict[str, Any]
 ) -> dict[str, float]:
-    """The accuracies of a run in percent, those of its untrained network, and its CPU seconds."""
+    """The accuracies of a run in percent, those of its untrained network, its CPU seconds and epochs."""
     folder = out / f"{arm.replace(' ', '-').replace(',', '-')}-{seed}"
     file = folder / f"{test}.json"
     if file.exists():
         return dict(json.loads(file.read_text()))
-    recipe, settings = ARMS[arm]
+    recipe, *crops = arm.split()
     settings = {
-        **settings,
+        **({"views.crops": crops[0]} if crops else {}),
         "backbone": NETWORK,
         "image_size": SIDE,
         "batch_size": 128,
@@ -73,13 +84,19 @@ def measure(
     seconds = time.process_time() - start
     baselines = [UNTRAINED] if arm == RECIPES[0] else []
     result = nf.evaluate(
-        run, train=data, data=str(out / f"{test}.npz"), baselines=baselines, same_labels=True
+        run,
+        train=data,
+        data=str(out / f"{test}.npz"),
+        protocols=list(FIGURES),
+        baselines=baselines,
+        same_labels=True,
     )
     figures = {name: 100 * result[name]["top1"] for name in FIGURES}
     for name in FIGURES if baselines else ():
         figures[f"{UNTRAINED} {name}"] = 100 * result["baselines"][UNTRAINED][name]["top1"]
-    file.write_text(json.dumps(figures | {"seconds": seconds}))
-    return figures | {"seconds": seconds}
+    figures |= {"seconds": seconds, "epochs": epochs}
+    file.write_text(json.dumps(figures))
+    return figures
 
 
 def main() -> None:
@@ -92,6 +109,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--images", type=int, default=5000)
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--equal-pixels", action="store_true")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--arms", default="")
     parser.add_argument("--choose", action="store_true")
@@ -100,12 +118,12 @@ def main() -> None:
     changes = dict(word.split("=", 1) for word in options.settings)
     arms = options.arms.split(";") if options.arms else list(ARMS)
     for arm in arms:
+        epochs = equal_pixels(arm, options.epochs) if options.equal_pixels else options.epochs
         test = "validation" if options.choose else "test"
         results = [
-            measure(arm, int(seed), options.out, test, options.epochs, changes)
-            for seed in options.seeds.split(",")
+            measure(arm, int(seed), options.out, test, epochs, changes) for seed in options.seeds.split(",")
         ]
-        print(_line(arm, [[result[name] for result in results] for name in (*FIGURES, "seconds")]))
+        print(_line(arm, [[result[name] for result in results] for name in (*FIGURES, "seconds", "epochs")]))
         if arm == RECIPES[0]:
             columns = [[result[f"{UNTRAINED} {name}"] for result in results] for name in FIGURES]
             print(_line(UNTRAINED, columns), flush=True)

@@ -42,7 +42,8 @@ class Kernel(ABC):
     """A function of tensors whose forward and backward passes are written out.
 
     `forward` returns the `differentiable` outputs first, then what else it has computed. Second derivatives,
-    of gradient penalties and meta-learning, are those of `reference`, which builds the whole matrix.
+    of gradient penalties and meta-learning, and forward-mode derivatives (`torch.func.jvp`) are those of
+    `reference`, which builds the whole matrix.
     """
 
     differentiable: int = 1
@@ -71,6 +72,13 @@ def inside_transform() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def without_dead_levels(tensor: Tensor) -> Tensor:
+    """A tensor that was made inside a transform which has ended, as a plain tensor."""
+    while (wrapped := torch._C._functorch.unwrap_if_dead(tensor)) is not tensor:
+        tensor = wrapped
+    return tensor
+
+
 def checkpoint_tile(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """`function(*tensors)`, computed again in the backward pass instead of stored. Inside transforms of
     `torch.func`, which do not take the hooks of activation checkpointing, it is stored."""
@@ -97,6 +105,11 @@ def _for_each(
     return stacked, (0,) * len(stacked)
 
 
+def _push(function: Callable[..., tuple[Tensor, ...]], inputs: Tensors, tangents: Tensors) -> Any:
+    """The tangents of the outputs. Expanded tensors are copied, as `torch.func.jvp` does not take them."""
+    return torch.func.jvp(function, *(tuple(t.contiguous() for t in side) for side in (inputs, tangents)))[1]
+
+
 class _Value(torch.autograd.Function):
     @staticmethod
     def forward(kernel: Kernel, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -111,7 +124,15 @@ class _Value(torch.autograd.Function):
         ctx.kernel, *tensors = inputs
         ctx.split = len(tensors)
         ctx.save_for_backward(*tensors, *output)
+        ctx.save_for_forward(*tensors)
         ctx.mark_non_differentiable(*output[ctx.kernel.differentiable :])
+        ctx.other_outputs = len(output) - ctx.kernel.differentiable
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = ctx.saved_tensors
+        reference = ctx.kernel.reference_at(*inputs).reference
+        return *_push(reference, inputs, tangents), *[None] * ctx.other_outputs
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -140,9 +161,20 @@ class _Gradient(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.kernel, ctx.needed, _, ctx.split, *tensors = inputs
         ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        return _push(_Gradient._of_reference(ctx), ctx.saved_tensors, tangents[4:])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        pull = torch.func.vjp(_Gradient._of_reference(ctx), *ctx.saved_tensors)[1]
+        return None, None, None, None, *pull(gradients)
+
+    @staticmethod
+    def _of_reference(ctx: Any) -> Callable[..., tuple[Tensor, ...]]:
+        """The same function of the saved tensors, by differentiable operations."""
         kernel = ctx.kernel.reference_at(*ctx.saved_tensors[: ctx.split])
 
         def gradient(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -150,8 +182,7 @@ class _Gradient(torch.autograd.Function):
             computed = pull(tuple(tensors[ctx.split :]))
             return tuple(part for part, need in zip(computed, ctx.needed, strict=True) if need)
 
-        pull = torch.func.vjp(gradient, *ctx.saved_tensors)[1]
-        return None, None, None, None, *pull(gradients)
+        return gradient
 
 
 EMPTY = -2  # a slot that holds nothing yet: never a negative
@@ -222,7 +253,9 @@ class LogSumExp(Kernel):
     def reference(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         anchors, keys = inputs
         scores = inner(anchors, keys)
-        dropped = (self.index[:, None] == self.key_index) | (self.key_index == EMPTY)
+        # a backward pass may come after the transform in which the numbers were made
+        index, key_index = map(without_dead_levels, (self.index, self.key_index))
+        dropped = (index[:, None] == key_index) | (key_index == EMPTY)
         if self.keep is not None:
             positions = torch.arange(len(anchors), device=anchors.device)
             dropped |= ~self.keep(scores.detach(), ~dropped, positions)

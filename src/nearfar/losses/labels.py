@@ -36,6 +36,7 @@ from nearfar.losses.scoring import (
     check_embeddings,
     check_gather,
     described,
+    distances,
     negatives,
     positive_number,
     summed_logsumexp,
@@ -479,7 +480,7 @@ class TripletMarginLoss(LabelLoss):
         return super().needs_terms() or self.swap or self.smooth_loss
 
     def default_scores(self, anchors: Tensor, keys: Tensor) -> Float[Tensor, "anchor key"]:
-        return -torch.cdist(anchors, keys)
+        return -distances(anchors, keys)
 
     def terms(self, batch: LabelledBatch, pairs: MinedPairs) -> Terms:
         anchors, positives, negatives = triplets = pairs.triplets()
@@ -498,7 +499,7 @@ class TripletMarginLoss(LabelLoss):
             return batch.keys.new_zeros(())
 
         def sums(keys: Tensor, block: Tensor, labels: Tensor, itself: Tensor) -> Tensor:
-            distance = torch.cdist(block, keys)
+            distance = distances(block, keys)
             ordered = distance.masked_fill(batch.key_labels == labels[:, None], torch.inf).sort(dim=1).values
             first = F.pad(ordered.masked_fill(ordered.isinf(), 0.0).cumsum(dim=1), (1, 0))
             reach = distance + self.margin

@@ -8,7 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.core.kernels import SoftplusSum, SymmetricLogSumExp, TwoWayLogSumExp, inside_transform
+from nearfar.core.kernels import (
+    EMPTY,
+    SoftplusSum,
+    SymmetricLogSumExp,
+    TwoWayLogSumExp,
+    inside_transform,
+)
 from nearfar.core.schedules import START
 from nearfar.core.scores import MAX_SCORES_CPU, UNKNOWN, Candidates, inner_product_negatives, tile_size
 from nearfar.core.strategy import Rows as Layout
@@ -36,9 +42,9 @@ class NTXentLoss(nn.Module):
     views of every instance; v_k are both views of all other instances (Chen et al. 2020, Eq. 1). It is log m
     less `nf.InfoNCE`, m = 2n - 1.
 
-    With `memory_bank_size=4096`, or `(4096, 128)` where 128 is the width, anchors are the rows of z0 alone and
-    v_k are the last 4096 rows of z1 from earlier calls (He et al. 2020, Eq. 1). `memory_bank` is a `nf.Queue`
-    and part of the state_dict. A call stores z1 if z0 requires a gradient. The memory starts empty.
+    With `memory_bank_size=4096`, or `(4096, 128)` where 128 is the width, anchors are the rows of out0 alone and
+    v_k are the last 4096 rows of out1 from earlier calls (He et al. 2020, Eq. 1). `memory_bank` is a `nf.Queue`
+    and part of the state_dict. A call stores out1 if out0 requires a gradient. The memory starts empty.
 
     As `lightly.loss.NTXentLoss`.
     """
@@ -54,10 +60,10 @@ class NTXentLoss(nn.Module):
         self.memory_bank = _memory(memory_bank_size)
         self.gather_distributed = check_gather(gather_distributed)
 
-    def forward(self, z0: EmbeddingRows, z1: EmbeddingRows) -> Float[Tensor, ""]:
-        with torch.autocast(z0.device.type, enabled=False):
-            is_training = z0.requires_grad and torch.is_grad_enabled()
-            z0, z1 = map(unit, check_paired(z0=z0, z1=z1))
+    def forward(self, out0: EmbeddingRows, out1: EmbeddingRows) -> Float[Tensor, ""]:
+        with torch.autocast(out0.device.type, enabled=False):
+            is_training = out0.requires_grad and torch.is_grad_enabled()
+            z0, z1 = map(unit, check_paired(out0=out0, out1=out1))
             rows = gather_layout(len(z0), z0.device, self.gather_distributed)
             if self.memory_bank is not None:
                 return self._with_memory(self.memory_bank, z0, z1, rows, is_training)
@@ -78,11 +84,16 @@ class NTXentLoss(nn.Module):
     ) -> Tensor:
         ids = torch.full((len(z0),), NO_STORED_KEY, device=z0.device)
         stored = memory.candidates({0: z1}, ids, 0)
-        # the places are overwritten before the backward pass reads them
-        stored = Candidates(stored.embedding.clone(), stored.index.clone())
+        # copies, since the places are overwritten before the backward pass reads them
+        filled = stored.index != EMPTY
+        stored = Candidates(stored.embedding[filled], stored.index[filled])
         anchors = z0 / self.temperature
-        negative = inner_product_negatives(anchors, ids, stored, all_tiled=True)
-        loss = -rows.mean(log_share((anchors * z1).sum(dim=1), negative.logsumexp()))
+        positive = (anchors * z1).sum(dim=1)
+        if len(stored.index):
+            negative = inner_product_negatives(anchors, ids, stored, all_tiled=True)
+            loss = -rows.mean(log_share(positive, negative.logsumexp()))
+        else:
+            loss = 0.0 * positive.sum()  # log 1, with finite derivatives of any order
         if store and not inside_transform():
             keys = rows.all_gather(z1.detach())[-memory.size :]
             memory.advance({0: keys}, torch.full((len(keys),), UNKNOWN, device=z0.device), START)

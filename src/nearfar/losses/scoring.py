@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nearfar.core.kernels import SummedLogSumExp, checkpoint_tile
+from nearfar.core.kernels import SummedLogSumExp, checkpoint_tile, inside_transform
 from nearfar.core.scores import Candidates, Negatives, inner_product_negatives, tile_size
 from nearfar.errors import UserError
 
@@ -83,8 +83,22 @@ def summed_logsumexp(
     anchors: Float[Tensor, "anchor dim"], keys: Float[Tensor, "key dim"]
 ) -> Float[Tensor, ""]:
     """sum_i log sum_j e^(u_i . v_j)."""
-    with_gradient = torch.is_grad_enabled() and (anchors.requires_grad or keys.requires_grad)
+    # inside torch.func.vmap no tensor says that it needs a gradient
+    needed = anchors.requires_grad or keys.requires_grad or inside_transform()
+    with_gradient = torch.is_grad_enabled() and needed
     return SummedLogSumExp(tile_size(anchors, keys), with_gradient)(anchors, keys)[0]
+
+
+def distances(
+    anchors: Float[Tensor, "anchor dim"], keys: Float[Tensor, "key dim"]
+) -> Float[Tensor, "anchor key"]:
+    """Euclidean distances. Inside transforms of `torch.func` they are elementary operations: `torch.cdist` has
+    no forward-mode derivative there, and a wrong second derivative."""
+    if not inside_transform():
+        return torch.cdist(anchors, keys)
+    squares = (anchors[:, None] - keys).square().sum(dim=2)
+    apart = squares > 0
+    return torch.where(apart, squares, 1.0).sqrt() * apart
 
 
 def by_tiles(

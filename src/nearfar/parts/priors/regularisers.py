@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -177,9 +178,9 @@ class SIGReg(AbstractPrior):
 
     def sketch(self, dim: int, step: int) -> Float[Tensor, "dim direction"]:
         """The unit vectors of a step."""
-        generator = torch.Generator().manual_seed(step)
-        directions = torch.randn(dim, self.directions, generator=generator, dtype=torch.float64, device="cpu")
-        return directions / directions.norm(dim=0)
+        # numpy's generator, since torch.func.vmap refuses torch's
+        directions = np.random.default_rng(step).normal(size=(dim, self.directions))
+        return torch.from_numpy(directions / np.linalg.norm(directions, axis=0))
 
 
 def epps_pulley(
