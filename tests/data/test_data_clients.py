@@ -1,10 +1,13 @@
 """What people have in memory or in a file of numpy: each form is the same data set."""
 
+import io
 import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import polars as pl
 import pytest
 import torch
 from PIL import Image
@@ -32,6 +35,35 @@ FORMS: dict[str, Any] = {
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_of_pictures_is_the_array(name: str) -> None:
     assert np.array_equal(loaded(FORMS[name]), PICTURES)
+
+
+def encoded(picture: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("cell", [lambda raw: raw, lambda raw: {"bytes": raw, "path": None}])
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_a_frame_of_encoded_pictures_is_the_array(frame: Any, cell: Any, tmp_path: Path) -> None:
+    labels = [f"class {row % 3}" for row in range(12)]
+    content = {"image": [cell(encoded(picture)) for picture in PICTURES], "label": labels}
+    opened = open_data(frame(content))
+    assert np.array_equal(opened.load(np.arange(12)).data, PICTURES)
+    assert [opened.classes[number] for number in opened.labels] == labels
+    renamed = open_data(frame({"photo": content["image"]}), image_column="photo")
+    assert np.array_equal(renamed.load(np.arange(12)).data, PICTURES)
+
+
+def test_categorical_columns_are_those_of_words() -> None:
+    """Both libraries have a type for them, and polars has string views inside."""
+    words, numbers = list("xyzxyz") * 2, np.arange(12.0)
+    expected = open_data(pd.DataFrame({"a": numbers, "c": words})).fingerprint
+    for column in (pd.Categorical(words), pl.Series(words, dtype=pl.Categorical), pl.Series(words)):
+        frame = (pl if isinstance(column, pl.Series) else pd).DataFrame({"a": numbers, "c": column})
+        assert open_data(frame).fingerprint == expected
+    enumerated = pl.DataFrame({"a": numbers, "c": pl.Series(words, dtype=pl.Enum(["x", "y", "z"]))})
+    assert open_data(enumerated).fingerprint == expected
 
 
 def test_a_file_of_one_array_is_the_array(tmp_path: Path) -> None:

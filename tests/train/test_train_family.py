@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import nearfar as nf
+from nearfar.config.recipes import RECIPES
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.run.trained import Run
@@ -73,6 +74,22 @@ def test_two_epochs_on_digits_end_finite_and_resume_bit_equal(recipe: str, tmp_p
     run(recipe, cut)
     resumed = newest_tensors(cut)
     assert [name for name in expected if not torch.equal(expected[name], resumed[name])] == []
+
+
+SELECTIONS = ("-ring", "-ball", "-cave", "-neighbours", "-annulus")
+OTHER_DATA = {"cpc", "mlm", "infograph", "dgi", "grace", "distill"}  # sound, text, graphs, a teacher
+
+
+@pytest.mark.parametrize("recipe", [n for n in RECIPES if n not in OTHER_DATA and not n.endswith(SELECTIONS)])
+def test_every_image_recipe_takes_crops_of_two_sizes(recipe: str, tmp_path: Path) -> None:
+    images = open_data("digits").subset(range(32))
+    crops = {"epochs": 1, "batch_size": 16, "held_out": 0.0, "log_every": 1, "views.crops": "2x8,2x6"}
+    trained = pretrain(
+        recipe, images, tmp_path, quiet=True, config={**SMALL, **crops, "backbone": "resnet8-w8"}
+    )
+    losses = [row["loss"] for row in trained.metrics if row["kind"] == "train"]
+    assert len(losses) == 2
+    assert all(map(math.isfinite, losses))
 
 
 def test_a_learnt_temperature_is_logged_and_moves(tmp_path: Path) -> None:

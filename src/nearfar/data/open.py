@@ -17,6 +17,7 @@ from nearfar.data.huggingface import (
     PREFIX,
     ArrowData,
     ArrowRows,
+    ObjectRows,
     data_of_folder,
     data_of_object,
     is_datasets_object,
@@ -186,8 +187,14 @@ def _locate(spec: Spec, labels: Any, columns: Columns) -> Located:
         return _locate_arrow(data_of_object(spec), columns)
     if hasattr(spec, "__arrow_c_stream__"):  # a frame of pandas or polars; neither is imported
         name = type(spec).__name__
-        located = _locate_arrays(name, _modality_of_axes(2), lambda: tables.frame(spec, name, columns.label))
-        return replace(located, by_columns=columns.image is None)
+        table = tables.frame(spec, name)
+        data = ArrowData(name, table, {}, ObjectRows(len(table)), is_trusted=True)
+        content = data.content(columns)
+        if content is not None and content[0] not in content[1].reader.text_columns:
+            return _locate_arrow(data, columns)
+        return _locate_arrays(
+            name, _modality_of_axes(2), lambda: tables.columns_as_rows(table, name, name, columns.label)
+        )
     is_list_of_arrays = isinstance(spec, list) and spec and hasattr(spec[0], "__array_interface__")
     if is_list_of_arrays or (has_items(spec) and not isinstance(spec, (list, dict, set))):
         items = Items(spec, type(spec).__name__)

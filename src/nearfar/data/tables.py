@@ -29,15 +29,39 @@ def table(path: Path, name: str, label: str | None = None) -> Arrays:
     return columns_as_rows(arrow_table(path, name), name, path.name, label)
 
 
-def frame(data: Any, name: str, label: str | None = None) -> Arrays:
-    """The columns of numbers of a pandas or polars frame, or of any table that Arrow can take over."""
+def frame(data: Any, name: str) -> pa.Table:
+    """The columns of a pandas or polars frame, or of any table that Arrow can take over, without an index."""
     try:
         columns = pa.table(data)
         metadata = json.loads((columns.schema.metadata or {}).get(b"pandas", b"{}"))
+        columns = pa.table({title: _without_views(columns.column(title)) for title in columns.column_names})
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise UserError(f"data {name!r} cannot be read as a table: {error_reason(error)}.") from error
     index = [one for one in metadata.get("index_columns", ()) if one in columns.column_names]
-    return columns_as_rows(columns.drop_columns(index), name, name, label)
+    return columns.drop_columns(index)
+
+
+def _without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column with the classic layouts of strings and bytes: polars has views, which Arrow rarely computes
+    with."""
+    if pa.types.is_dictionary(column.type) and pa.types.is_string_view(column.type.value_type):
+        chunks = [
+            pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pa.large_string()))
+            for chunk in column.chunks
+        ]
+        return pa.chunked_array(chunks, pa.dictionary(column.type.index_type, pa.large_string()))
+    kind = _classic(column.type)
+    return column if kind == column.type else column.cast(kind)
+
+
+def _classic(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_classic(field.type)) for field in kind])
+    return kind
 
 
 def columns_as_rows(
