@@ -28,7 +28,14 @@ from nearfar.errors import UserError
 from nearfar.estimate.ratios import SideMap
 from nearfar.estimate.ratios.blocks import find_blocks
 from nearfar.estimate.ratios.sides import SideRows
-from nearfar.estimate.ratios.stack import CANDIDATES, _clip, _compete, _split_halves, mixture_weights
+from nearfar.estimate.ratios.stack import (
+    CANDIDATES,
+    UnseenRows,
+    _clip,
+    _compete,
+    _split_halves,
+    mixture_weights,
+)
 from nearfar.estimate.samples import check_pair, drop_shared_columns
 from nearfar.estimate.settings import MIN_WEIGHT
 from nearfar.system.hardware import one_thread
@@ -100,10 +107,11 @@ class Fitted:
 
 def fit_part(train: Sides, fresh: Sides, halves: tuple[np.ndarray, np.ndarray]) -> Part:
     sides = [(train[0][rows], train[1][rows]) for rows in halves]
+    unseen = [UnseenRows.of(*train, rows) for rows in halves[::-1]]
     names, unseen_values, fresh_values, seconds = [], [], [], []
     for name, fit in CANDIDATES.items():
         start = time.process_time()
-        entry = _compete(fit, train, sides, sides[::-1], 0, np.full(len(sides[1][0]), -1e9))
+        entry = _compete(fit, train, sides, unseen, 0, np.full(len(unseen[0]), -1e9))
         ratio = None if entry is None else entry.refit()
         if entry is not None and ratio is not None:
             names.append(name)

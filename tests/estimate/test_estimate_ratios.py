@@ -17,8 +17,8 @@ from nearfar.estimate.ratios.densities import fit_log_density
 from nearfar.estimate.ratios.gaussian import StudentRatio
 from nearfar.estimate.ratios.predictions import MultivariateResidualRatio, ResidualRatio
 from nearfar.estimate.ratios.regressions import SplineBasis
-from nearfar.estimate.ratios.sides import squeeze, swapped
-from nearfar.estimate.ratios.stack import _excess, mixture_weights
+from nearfar.estimate.ratios.sides import Ratio, squeeze, swapped
+from nearfar.estimate.ratios.stack import UnseenRows, mixture_weights
 from nearfar.estimate.ratios.tables import TableRatio
 from nearfar.estimate.samples import CanonicalMap
 from nearfar.estimate.settings import FAR
@@ -191,6 +191,12 @@ def test_splines_add_up_to_one_everywhere() -> None:
     np.testing.assert_allclose(basis.sum(axis=1), 1, atol=1e-12)
 
 
+def test_a_curve_is_the_sum_of_its_splines() -> None:
+    spline = SplineBasis(RNG.normal(size=300), 12)
+    coefficient, places = RNG.normal(size=len(spline.penalty)), np.linspace(-9, 9, 50)
+    np.testing.assert_allclose(spline.curve(places, coefficient), spline(places) @ coefficient, atol=1e-12)
+
+
 def test_a_line_has_no_spline_penalty() -> None:
     """Coefficients at the means of three knots make the line itself (Greville), and its slope never changes; a parabola's does."""
     z = RNG.exponential(size=300)
@@ -210,6 +216,20 @@ def test_hard_edges_may_be_blurred() -> None:
         log_p = np.log((norm.cdf((unseen + 1) / blur) - norm.cdf((unseen - 1) / blur)) / 2)
         losses.append(float((log_p - np.interp(unseen, *fit_log_density(fitted))).mean()))
     assert max(losses) < 0.02
+
+
+def excess(ratio: Ratio, x: SideRows, y: SideRows) -> float:
+    return UnseenRows.of(x, y, np.arange(len(x))).evaluate(ratio)[1]
+
+
+def test_unseen_rows_are_evaluated_as_they_are() -> None:
+    """The shifted pairs beside them change nothing: log r of the rows is that of `pairs`."""
+    a, b = half(NUMBER), half(NUMBER + RNG.normal(size=N))
+    ratio = StudentRatio.fit(a, b, 0)
+    assert ratio is not None
+    rows = RNG.permutation(N)[: N // 2]
+    value = UnseenRows.of(a, b, rows).evaluate(ratio)[0]
+    np.testing.assert_allclose(value, ratio.pairs(a[rows], b[rows]), atol=1e-12)
 
 
 def test_only_a_clear_excess_is_subtracted() -> None:
@@ -235,12 +255,12 @@ def test_only_a_clear_excess_is_subtracted() -> None:
         """1, but for one pair of 2,000 with 2,000: a mean of 2 that one draw made."""
 
         def pairs(self, a: SideRows, b: SideRows) -> np.ndarray:
-            return np.where(np.arange(len(a)) == 0, math.log(len(a)), 0.0)
+            return np.where(np.arange(len(a)) == len(a) - 1, math.log(2000), 0.0)
 
     sides = [SideRows.of_numbers(side, side) for side in (x, y)]
-    assert _excess(OnePair(1.0), *sides) < 0.01
-    assert _excess(Known(1.0), *sides) < 0.05
-    assert 0.4 < _excess(Known(2.0), *sides) < 0.8
+    assert excess(OnePair(1.0), *sides) < 0.01
+    assert excess(Known(1.0), *sides) < 0.05
+    assert 0.4 < excess(Known(2.0), *sides) < 0.8
 
 
 def test_the_excess_of_two_categories_is_counted_over_all_pairs_of_levels() -> None:
@@ -250,8 +270,8 @@ def test_the_excess_of_two_categories_is_counted_over_all_pairs_of_levels() -> N
     assert counts is not None
     doubled = replace(counts, log_ratio=counts.log_ratio + np.log(2))
     mean = np.mean([2 * np.exp(counts.cross(a[np.array([i])], b)) for i in range(N)])
-    assert _excess(doubled, a, b) == pytest.approx(math.log(mean), abs=1e-9)
-    assert _excess(replace(counts, log_ratio=counts.log_ratio - 1), a, b) == 0.0
+    assert excess(doubled, a, b) == pytest.approx(math.log(mean), abs=1e-9)
+    assert excess(replace(counts, log_ratio=counts.log_ratio - 1), a, b) == 0.0
 
 
 def test_candidates_share_cached_fits() -> None:

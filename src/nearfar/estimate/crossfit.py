@@ -187,7 +187,7 @@ def _mean_over_draws(draws: list[list[np.ndarray]]) -> Float[np.ndarray, "unit"]
 
 def score_rows(ratio: Ratio, x: SideRows, y: SideRows) -> Float[np.ndarray, "row"]:
     """log r of every row, in chunks."""
-    parts = [np.arange(a, min(a + SCORED_CHUNK, len(x))) for a in range(0, len(x), SCORED_CHUNK)]
+    parts = blocks(np.arange(len(x)), SCORED_CHUNK)
     return np.concatenate([ratio.pairs(x[part], y[part]) for part in parts])
 
 

@@ -25,7 +25,7 @@ from nearfar.estimate.bound_estimate import EstimateRequest, PartialEstimate, bo
 from nearfar.estimate.certificates import with_confidence, with_row_check
 from nearfar.estimate.ratios import SideMap, SideRows, Stack, fit_stack
 from nearfar.estimate.result import AtLeast
-from nearfar.estimate.rows import RowCheck, Split
+from nearfar.estimate.rows import RowCheck, Split, blocks
 from nearfar.estimate.samples import Array
 from nearfar.estimate.settings import (
     BIN_COUNTS,
@@ -89,10 +89,7 @@ class CellPredictor:
         return np.where(response.level_codes < 0, self.cells - 1, response.level_codes)
 
     def log_probability(self, source: SideRows) -> Float[np.ndarray, "row cell"]:
-        parts = [
-            np.arange(a, min(a + PREDICTED_CHUNK, len(source)))
-            for a in range(0, len(source), PREDICTED_CHUNK)
-        ]
+        parts = blocks(np.arange(len(source)), PREDICTED_CHUNK)
         return np.concatenate(
             [self._cell_log_probability(_key_shares(self.stack, source[part], self.keys)) for part in parts]
         )

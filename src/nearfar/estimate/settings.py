@@ -157,6 +157,7 @@ MAX_RESPONSE_COLUMNS: Resource[int] = 8  # at most so many
 COVARIANCE_RIDGE: Numerical[float] = 1e-6
 TREES: Resource[int] = 16  # of either side
 MAX_FOREST_ROWS: Resource[int] = 4000
+FOREST_CHUNK: Resource[int] = 1000  # rows scored at a time
 # of a side; of more, blocks of columns that depend on each other are found first
 MAX_FOREST_COLUMNS: Resource[int] = 64
 MIN_LEAF: Judgement[int] = 4  # rows of a leaf,

@@ -71,8 +71,10 @@ def _blurred_histograms(sample: np.ndarray, counts: np.ndarray, grid: np.ndarray
     extension = OUTERMOST / (1 - 2 * OUTERMOST) * (high - low)
     smooth, contribution = _histograms(counts, grid, low - extension, high + extension, BLURRED_BINS)
     width = (np.array(BLURS) * (high - low) / (grid[1] - grid[0]))[:, None]
-    blurred = _blur(np.stack([smooth, contribution])[:, :, None], width)
-    return blurred[0].reshape(-1, DENSITY_GRID), blurred[1].reshape(-1, DENSITY_GRID)
+    # the contributions are those of one bin times the number of bins
+    blurred = _blur(np.vstack([smooth, contribution[:1]])[:, None], width)
+    contributions = np.multiply.outer(BLURRED_BINS, blurred[-1])
+    return blurred[:-1].reshape(-1, DENSITY_GRID), contributions.reshape(-1, DENSITY_GRID)
 
 
 def _histograms(

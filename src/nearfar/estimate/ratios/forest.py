@@ -16,7 +16,9 @@ from jaxtyping import Float
 from scipy import sparse
 
 from nearfar.estimate.ratios.sides import SideRows
+from nearfar.estimate.rows import blocks
 from nearfar.estimate.settings import (
+    FOREST_CHUNK,
     LEAF_SHARE,
     MAX_FOREST_COLUMNS,
     MAX_FOREST_ROWS,
@@ -91,8 +93,12 @@ class ForestRatio:
         )
 
     def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
-        a, b = self.x(_sources(x)), self.y(_sources(y))
-        return np.log(np.maximum((a * b).sum(axis=1) * a.shape[1], MIN_FOREST_RATIO))
+        first, second = _sources(x), _sources(y)
+        shared = [
+            (self.x(first[part]) * self.y(second[part])).sum(axis=1)
+            for part in blocks(np.arange(len(x)), FOREST_CHUNK)
+        ]
+        return np.log(np.maximum(np.concatenate(shared) * self.x.leaves.shape[1], MIN_FOREST_RATIO))
 
     def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
         a, b = self.x(_sources(x)), self.y(_sources(y))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float
 from scipy.interpolate import BSpline
-from scipy.linalg import eigh
+from scipy.linalg import block_diag, eigh
 
 from nearfar.estimate.ratios.sides import SideRows
 from nearfar.estimate.settings import (
@@ -42,6 +42,12 @@ class SplineBasis:
         inside = np.clip(z, self.low, self.high)
         return BSpline.design_matrix(inside, self.knots, 3).toarray()
 
+    def curve(self, z: np.ndarray, coefficient: np.ndarray) -> Float[np.ndarray, "row"]:
+        """The sum of the splines with these coefficients; faster than by a design matrix."""
+        if self.low == self.high:
+            return np.zeros(len(z))
+        return BSpline.construct_fast(self.knots, coefficient, 3)(np.clip(z, self.low, self.high))
+
 
 def _curvature_penalty(knots: np.ndarray) -> Float[np.ndarray, "coefficient coefficient"]:
     """Squared change of slope between neighbouring coefficients, per unit of the column, up to a factor.
@@ -63,30 +69,11 @@ def _fit_penalised(basis: np.ndarray, target: np.ndarray, penalty: np.ndarray) -
     # with one decomposition every weight is a division: gram + l penalty = V^-T (1 + l d) V^-1
     d, v = eigh(penalty, gram / scale + 1e-6 * np.eye(len(gram)))
     rotated, total = v.T @ image / scale, float(target @ target)
-    best, best_score = np.zeros(len(d)), np.inf
-    for weight in PENALTIES:
-        coefficient = v @ (rotated / (1 + weight * d))
-        error = total - 2 * coefficient @ image + coefficient @ gram @ coefficient
-        parameters = (1 / (1 + weight * d)).sum()
-        score = max(error, 0.0) / max(1e-9, 1 - parameters / len(target)) ** 2
-        if score < best_score:
-            best, best_score = coefficient, score
-    return best
-
-
-class SplineCurve:
-    """A penalised spline of one number."""
-
-    def __init__(self, side: SideRows, target: np.ndarray, scaled: bool) -> None:
-        self.scaled = scaled
-        z = side.values(scaled)[:MAX_SPLINE_ROWS, 0]
-        self.spline = SplineBasis(z, KNOTS)
-        target = target[:MAX_SPLINE_ROWS]
-        self.offset = float(target.mean())
-        self.coefficient = _fit_penalised(self.spline(z), target - self.offset, self.spline.penalty)
-
-    def __call__(self, side: SideRows) -> np.ndarray:
-        return self.offset + self.spline(side.values(self.scaled)[:, 0]) @ self.coefficient
+    shrinkage = 1 / (1 + PENALTIES * d[:, None])
+    coefficients = v @ (rotated[:, None] * shrinkage)
+    error = total - 2 * image @ coefficients + (coefficients * (gram @ coefficients)).sum(axis=0)
+    free = np.maximum(1e-9, 1 - shrinkage.sum(axis=0) / len(target))
+    return coefficients[:, (np.maximum(error, 0.0) / free**2).argmin()]
 
 
 class AdditiveModel:
@@ -95,29 +82,31 @@ class AdditiveModel:
     def __init__(self, side: SideRows, target: np.ndarray, scaled: bool) -> None:
         self.scaled = scaled
         side, target = side[np.arange(min(len(side), MAX_SPLINE_ROWS))], target[:MAX_SPLINE_ROWS]
-        self.columns = _informative_columns(side.values(scaled), target)
-        self.splines = [SplineBasis(z, ADDITIVE_KNOTS) for z in side.values(scaled)[:, self.columns].T]
-        basis = self._basis(side)
-        penalty = np.zeros((basis.shape[1],) * 2)
-        start = 0
-        for spline in self.splines:
-            k = len(spline.penalty)
-            # a little ridge, so that uninformative columns cost nothing
-            penalty[start : start + k, start : start + k] = spline.penalty + 1e-3 * np.eye(k)
-            start += k
-        penalty[start:, start:] = 1e-2 * np.eye(basis.shape[1] - start)
-        self.offset = float(target.mean())
-        self.coefficient = _fit_penalised(basis, target - self.offset, penalty)
-
-    def _basis(self, side: SideRows) -> np.ndarray:
-        columns = side.values(self.scaled)[:, self.columns]
-        parts = [spline(z) for spline, z in zip(self.splines, columns.T, strict=True)]
+        numbers = side.values(scaled)
+        self.columns = _informative_columns(numbers, target)
+        is_curve = side.features == 1
+        knots = KNOTS if is_curve else ADDITIVE_KNOTS
+        self.splines = [SplineBasis(z, knots) for z in numbers[:, self.columns].T]
+        parts = [spline(z) for spline, z in zip(self.splines, numbers[:, self.columns].T, strict=True)]
+        # a little ridge, so that uninformative columns cost nothing
+        ridge = 0.0 if is_curve else 1e-3
+        penalties = [spline.penalty + ridge * np.eye(len(spline.penalty)) for spline in self.splines]
         if side.code is not None:
             parts.append((side.code[:, None] == np.arange(side.levels)).astype(float))
-        return np.hstack(parts)
+            penalties.append(1e-2 * np.eye(side.levels))
+        self.offset = float(target.mean())
+        coefficient = _fit_penalised(np.hstack(parts), target - self.offset, block_diag(*penalties))
+        self.coefficients = np.split(coefficient, np.cumsum([len(penalty) for penalty in penalties])[:-1])
 
     def __call__(self, side: SideRows) -> np.ndarray:
-        return self.offset + self._basis(side) @ self.coefficient
+        numbers = side.values(self.scaled)[:, self.columns]
+        curves = zip(self.splines, numbers.T, self.coefficients, strict=False)
+        parts = [spline.curve(z, coefficient) for spline, z, coefficient in curves]
+        if side.code is not None:
+            parts.append(
+                np.append(self.coefficients[-1], 0.0)[side.code]
+            )  # the last entry is for unseen levels
+        return self.offset + np.sum(parts, axis=0)
 
 
 def _informative_columns(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -152,6 +141,4 @@ def fit_regression(side: SideRows, target: np.ndarray, scaled: bool) -> Regressi
     """The regression for the columns of this side."""
     if side.numbers == 0:
         return LevelMeans(side, target)
-    if side.numbers == 1 and side.code is None:
-        return SplineCurve(side, target, scaled)
     return AdditiveModel(side, target, scaled)

@@ -60,12 +60,6 @@ class SideRows:
         """A side without a category."""
         return SideRows(normal, scaled, None, 0, np.empty((len(normal), 0), int), ())
 
-    @staticmethod
-    def of_category(code: np.ndarray, levels: int) -> "SideRows":
-        """A side that is one category."""
-        empty = np.empty((len(code), 0))
-        return SideRows(empty, empty, code, levels, code[:, None], (levels,))
-
     def select(self, columns: np.ndarray) -> "SideRows":
         """Some columns of the side: numbers are counted first, then categories."""
         plain = self.numbers - self.indicators

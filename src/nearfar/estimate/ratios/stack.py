@@ -76,6 +76,43 @@ class Competitor:
     refit: Callable[[], Ratio | None]  # to all rows
 
 
+@dataclass(frozen=True)
+class UnseenRows:
+    """Rows on which candidates compete, and the same rows with y shifted against x."""
+
+    x: SideRows  # as often as there are shifts, and once more
+    y: SideRows
+    rows: int
+
+    @staticmethod
+    def of(x: SideRows, y: SideRows, rows: np.ndarray) -> "UnseenRows":
+        n = len(rows)
+        shifts = int(np.clip(MAX_SHUFFLED_PAIRS // n, 1, MAX_SHIFTS)) if x.numbers or y.numbers else 0
+        shifted = [np.roll(rows, k) for k in np.linspace(1, n - 1, shifts).astype(int)]
+        return UnseenRows(x[np.tile(rows, shifts + 1)], y[np.concatenate([rows, *shifted])], n)
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def evaluate(self, ratio: Ratio) -> tuple[Float[np.ndarray, "row"], float]:
+        """log r of the rows, and the excess: log of the mean of r under independence, if clearly above zero.
+
+        A density ratio has mean one. With strong dependence few pairs carry the mean. So that one drawn pair
+        does not decide between ratios, one standard error is subtracted. Of two categories the mean is
+        exact: over all pairs of levels, weighted by their frequency.
+        """
+        log_r = _clip(ratio.pairs(self.x, self.y))
+        if len(log_r) == self.rows:
+            (first, p), (second, q) = (_level_rows(side) for side in (self.x, self.y))
+            of_levels = _clip(ratio.cross(self.x[first], self.y[second]))
+            return log_r, max(0.0, float(logsumexp(of_levels + np.log(p)[:, None] + np.log(q))))
+        shifted = log_r[self.rows :]
+        top = max(0.0, float(shifted.max()))
+        r = np.exp(shifted - top)
+        lower = float(r.mean() - r.std() / np.sqrt(len(r)))
+        return log_r[: self.rows], max(0.0, top + np.log(lower)) if lower > 0 else 0.0
+
+
 def fit_stack(
     x: SideRows,
     y: SideRows,
@@ -116,16 +153,16 @@ def _weigh_candidates(
 ) -> tuple[Stack, Float[np.ndarray, "row"]]:
     """The mixture, and its log ratios of the rows left out of either half."""
     sides = [(x[rows], y[rows]) for rows in halves]
-    unseen = [(x[rows[:MAX_COMPARED]], y[rows[:MAX_COMPARED]]) for rows in halves[::-1]]
+    unseen = [UnseenRows.of(x, y, rows[:MAX_COMPARED]) for rows in halves[::-1]]
     entries = dict(extra)
-    leader, fitted = np.zeros(len(unseen[0][0])), len(extra)
+    leader, fitted = np.zeros(len(unseen[0])), len(extra)
     for name, fit in fits.items():
         entry = _compete(fit, (x, y), sides, unseen, seed, leader)
         fitted += entry is not None
         if entry is not None and entry.halves:
             entries[name] = entry
             leader = max(leader, entry.values[: len(leader)], key=np.mean)
-    rows = sum(len(pair[0]) for pair in unseen)
+    rows = sum(map(len, unseen))
     log_r = {name: entry.values for name, entry in entries.items()}
     refitted: dict[str, Ratio] = {}
     while log_r:
@@ -145,7 +182,7 @@ def _compete(
     fit: Fit,
     rows: tuple[SideRows, SideRows],
     halves: list[tuple[SideRows, SideRows]],
-    unseen: list[tuple[SideRows, SideRows]],
+    unseen: list[UnseenRows],
     seed: int,
     leader: Float[np.ndarray, "row"],
 ) -> Competitor | None:
@@ -159,8 +196,9 @@ def _compete(
         if ratio is None:
             return None
         ratios.append(ratio)
-        values.append(_clip(ratio.pairs(*other)))
-        excesses.append(_excess(ratio, *other))
+        value, excess = other.evaluate(ratio)
+        values.append(value)
+        excesses.append(excess)
         behind = leader - values[0] + excesses[0]
         if behind.mean() > HOPELESS_ERRORS * behind.std() / np.sqrt(len(behind)):
             return Competitor((), behind, 0.0, lambda: None)
@@ -199,34 +237,6 @@ def _mixture(
     return replace(stack, halves=halves)
 
 
-def _excess(ratio: Ratio, x: SideRows, y: SideRows) -> float:
-    """log of the mean of r under independence, if it is clearly above zero: a density ratio has mean one.
-
-    With strong dependence few pairs carry the mean. So that one drawn pair does not decide between ratios,
-    one standard error is subtracted.
-    """
-    if x.numbers == y.numbers == 0:
-        return _excess_of_levels(ratio, x, y)
-    shifts = int(np.clip(MAX_SHUFFLED_PAIRS // len(y), 1, MAX_SHIFTS))
-    log_r = np.concatenate(
-        [
-            _clip(ratio.pairs(x, y[np.roll(np.arange(len(y)), k)]))
-            for k in np.linspace(1, len(y) - 1, shifts).astype(int)
-        ]
-    )
-    top = max(0.0, float(log_r.max()))
-    r = np.exp(log_r - top)
-    lower = float(r.mean() - r.std() / np.sqrt(len(r)))
-    return max(0.0, top + np.log(lower)) if lower > 0 else 0.0
-
-
-def _excess_of_levels(ratio: Ratio, x: SideRows, y: SideRows) -> float:
-    """The same for two categories, exactly: over all pairs of levels, weighted by their frequency."""
-    (first, p), (second, q) = (_level_rows(side) for side in (x, y))
-    log_r = _clip(ratio.cross(x[first], y[second]))
-    return max(0.0, float(logsumexp(log_r + np.log(p)[:, None] + np.log(q))))
-
-
 def _level_rows(side: SideRows) -> tuple[np.ndarray, np.ndarray]:
     """A row of each level, and the share of the level."""
     _, row, count = np.unique(side.level_codes, return_index=True, return_counts=True)
@@ -245,7 +255,7 @@ def mixture_weights(log_r: Float[np.ndarray, "row ratio"]) -> Float[np.ndarray, 
     weights = np.exp(log_likelihood - logsumexp(log_likelihood))
     weights = (1 - UNIFORM_START) * weights + UNIFORM_START / len(weights)
     for _ in range(WEIGHT_STEPS):
-        new = weights * (r / (r @ weights)[:, None]).mean(axis=0)
+        new = weights * ((1 / (r @ weights)) @ r) / len(r)
         if np.abs(new - weights).max() < WEIGHT_TOLERANCE:
             break
         weights = new
