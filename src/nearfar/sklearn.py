@@ -7,11 +7,13 @@ make_pipeline(RunFeatures("runs/photos"), LogisticRegression()).fit(images, labe
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import check_array, check_X_y
 
+from nearfar.errors import UserError
 from nearfar.estimate.mi import estimate_mi
+from nearfar.estimate.samples import Kinds, discrete_columns
 
 
 def mutual_info_regression(
@@ -39,36 +41,36 @@ def _information(
     if discrete_target:
         y = np.unique(y, return_inverse=True)[1]
     columns = np.arange(X.shape[1])
-    if isinstance(discrete_features, str):
-        kinds = [None] * len(columns)
+    if isinstance(discrete_features, str) and discrete_features == "auto":
+        kinds = discrete_columns(X, "auto")
+    elif isinstance(discrete_features, bool):
+        kinds = np.full(len(columns), discrete_features)
     else:
-        mask = np.zeros(len(columns), dtype=bool)
-        mask[
-            slice(None)
-            if discrete_features is True
-            else []
-            if discrete_features is False
-            else discrete_features
-        ] = True
-        kinds = mask.tolist()
+        kinds = np.isin(columns, columns[_positions(discrete_features, len(columns))])
     target = np.array([discrete_target])
     return np.array(
-        [_column_information(X[:, column], y, kinds[column], target, random_state) for column in columns]
+        [_column_information(X[:, column], y, (kinds[[column]], target), random_state) for column in columns]
     )
 
 
-def _column_information(
-    column: np.ndarray, y: np.ndarray, is_category: bool | None, target: np.ndarray, seed: int
-) -> float:
+def _positions(
+    discrete_features: Any, columns: int
+) -> Int[np.ndarray, "column"] | Bool[np.ndarray, "column"]:
+    """A mask or column numbers, checked."""
+    positions = np.asarray(discrete_features) if np.size(discrete_features) else np.empty(0, int)
+    is_mask = positions.dtype.kind == "b" and positions.shape == (columns,)
+    if not is_mask and not (positions.dtype.kind in "iu" and np.isin(positions, np.arange(columns)).all()):
+        raise UserError(
+            f"discrete_features was {discrete_features!r}; expected auto, True, False, a mask of {columns} "
+            f"columns, or column numbers below {columns}"
+        )
+    return positions
+
+
+def _column_information(column: np.ndarray, y: np.ndarray, kinds: Kinds, seed: int) -> float:
     if (column == column[0]).all() or (y == y[0]).all():
         return 0.0
-    if is_category is None:
-        from nearfar.estimate.samples import discrete_columns
-
-        kind = discrete_columns(column[:, None], "auto")
-    else:
-        kind = np.array([is_category])
-    return estimate_mi(column, y, discrete=(kind, target), folds=3, baselines=False, seed=seed).nats
+    return estimate_mi(column, y, discrete=kinds, folds=3, baselines=False, seed=seed).nats
 
 
 class RunFeatures(TransformerMixin, BaseEstimator):

@@ -280,6 +280,14 @@ def test_sorted_rows_are_noticed_and_rounded_ones_are_not_copies() -> None:
     assert not check_rows(rounded[0], rounded[0]).refuted
 
 
+def test_time_beside_a_random_walk_is_not_covered() -> None:
+    """Any walk is related to its own time, and what one walk shows says nothing about the next."""
+    walk = np.random.default_rng(0).normal(size=200).cumsum()
+    result = nf.estimate_mi(np.arange(200), walk, **QUICK)
+    assert result.at_least.certificate.status == "not covered"
+    assert any("sorted by x column 0, and y follows" in warning for warning in result.warnings)
+
+
 @pytest.mark.parametrize("copies", [2, 10, 20])
 def test_rows_copied_often_and_shuffled_are_copies_too(copies: int) -> None:
     """Measurements of many digits never recur by themselves; levels do, also where one is the code of the other."""

@@ -1,5 +1,7 @@
 """Two samples as numbers: maps that keep the information, fitted on one part and applied to another."""
 
+import datetime
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from nearfar.estimate.samples import (
     check_pair,
     discrete_columns,
 )
+from nearfar.sklearn import mutual_info_regression
 
 CONTINUOUS = np.zeros(1, dtype=bool)
 
@@ -121,6 +124,10 @@ def with_value(value: float) -> np.ndarray:
         (GOOD.reshape(60, 2, 1), r"x has shape \(60, 2, 1\)"),
         (np.empty((60, 0)), r"x has shape \(60, 0\)"),
         (GOOD[:55], "x has 55 samples and y 60"),
+        ([10**400 * k for k in range(1, 61)], "one number in float64"),
+        ([*range(59), -(10**400)], "x holds -inf at row 59"),
+        (np.array([], dtype=object), "x column 0 is empty"),
+        (3.0, r"x has shape \(\)"),
     ],
 )
 def test_bad_samples_get_one_sentence(bad: object, sentence: str) -> None:
@@ -135,6 +142,58 @@ def test_lists_tensors_and_whole_numbers_are_taken() -> None:
     assert as_columns(np.arange(60) % 2 == 0, "x").values.shape == (60, 1)
     for tensor in (torch.from_numpy(GOOD).bfloat16(), torch.from_numpy(GOOD).requires_grad_().to_sparse()):
         np.testing.assert_allclose(as_columns(tensor, "x").values, GOOD, rtol=1e-2)
+
+
+def test_dates_and_durations_are_numbers_in_every_container() -> None:
+    """Days apart are the same everywhere; a datetime with a zone is its instant."""
+    days = [3, 1, 4, 1, 5]
+    start = datetime.datetime(2020, 1, 1)
+    dates = [start + datetime.timedelta(days=k) for k in days]
+    eastern = datetime.timezone(datetime.timedelta(hours=-5))
+    containers = {
+        "datetimes": (dates, 86400.0),
+        "datetimes with a zone": ([date.replace(tzinfo=eastern) for date in dates], 86400.0),
+        "dates": ([date.date() for date in dates], 1.0),
+        "durations": ([date - start for date in dates], 86400.0),
+        "numpy": (np.array(dates, dtype="datetime64[s]"), 86400.0),
+    }
+    for name, (values, unit) in containers.items():
+        column = as_columns(values, "x")
+        assert not column.words.any(), name
+        assert ((column.values[:, 0] - column.values[1, 0]) / unit).tolist() == [2, 0, 3, 0, 4], name
+    with_gap = as_columns([*dates, None], "x")
+    assert with_gap.complete.tolist() == [True] * 5 + [False]
+
+
+@pytest.mark.parametrize("kind", [float, int, object])
+def test_masked_cells_are_gaps(kind: type) -> None:
+    values = np.ma.masked_array(np.arange(6).astype(kind), mask=[0, 1, 0, 0, 0, 1])
+    assert as_columns(values, "x").complete.tolist() == [True, False, True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("estimate", "sentence"),
+    [
+        (lambda: nf.estimate_kl(3.0, 4.0), r"p has shape \(\)"),
+        (lambda: nf.estimate_kl({}, {}), "p has no columns"),
+        (lambda: nf.estimate_kl(GOOD[:, :, None], GOOD[:, :, None]), r"p has shape \(60, 2, 1\)"),
+        (lambda: nf.total_correlation(np.full((60, 2), np.nan)), "0 samples; at least 50"),
+        (lambda: nf.estimate_cmi(GOOD, GOOD[:, 0] + 1, np.full(60, np.nan)), "0 samples; at least 50"),
+        (lambda: nf.mi_matrix([[1.0, 2.0], [3.0]] * 30), "table is not a table of numbers"),
+        (lambda: nf.mi_matrix(GOOD, discrete="some"), "discrete was 'some'; expected auto, all, none"),
+        (lambda: nf.mi_matrix(GOOD, refine=1.5), "refine was 1.5; expected a whole number from 0"),
+        (lambda: nf.rank_columns([[1.0], [2.0, 3.0]] * 30, GOOD[:, 0]), "table is not a table of numbers"),
+        (lambda: mutual_info_regression(GOOD, GOOD[:, 0], discrete_features="some"), "was 'some'; expected"),
+        (lambda: mutual_info_regression(GOOD, GOOD[:, 0], discrete_features=[2]), r"was \[2\]; expected"),
+        (lambda: mutual_info_regression(GOOD, GOOD[:, 0], discrete_features=[True]), "a mask of 2 columns"),
+    ],
+)
+def test_other_estimates_refuse_bad_samples_in_one_sentence(
+    estimate: Callable[[], object], sentence: str
+) -> None:
+    with pytest.raises(nf.UserError, match=sentence) as caught:
+        estimate()
+    assert "\n" not in str(caught.value)
 
 
 def test_words_are_categories_and_gaps_are_left_out() -> None:

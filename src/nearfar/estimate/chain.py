@@ -75,9 +75,9 @@ def estimate_cmi(
     complete = x_table.complete & z_table.complete
     if same_length:
         complete &= ~np.isnan(y_values).any(axis=1)
-    for side, name in ((x_table, "x"), (z_table, "z (what is given)")) if complete.any() else ():
+    for side, name in ((x_table, "x"), (z_table, "z (what is given)")):
         check_varies(side, np.flatnonzero(complete), name)
-    for k, column in enumerate(y_values.T if same_length else ()):
+    for k, column in enumerate(y_values.T if same_length and complete.any() else ()):
         if any(np.array_equal(column[complete], z_column) for z_column in z_table.values[complete].T):
             raise UserError(
                 f"y column {k} is also in z, so that its information given z is zero; leave it out of one of "

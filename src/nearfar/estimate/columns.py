@@ -1,9 +1,11 @@
 """Reads arrays, tensors, lists, mappings and frames (pandas, polars, pyarrow) as columns of float64.
 
 Text columns become categories: their distinct words in alphabetical order get the codes 0, 1, 2, ...
-None and NaN are gaps. A column that is mostly numbers and has a cell that is not is an error, not a category.
+Dates and times become numbers. None, NaN and masked cells are gaps. A column that is mostly numbers and has a cell that is not is an error, not a category.
 """
 
+import datetime
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,11 +48,7 @@ def as_columns(values: Any, name: str, first_line: int | None = None) -> ColumnT
     """
     parts, levels, names = [], [], []
     for title, column in named_columns(values):
-        array = _as_array(column, f"{name} column {title}" if title else name)
-        if array.ndim == 1:
-            array = array[:, None]
-        if array.ndim != 2 or array.shape[1] == 0:
-            raise UserError(f"{name} has shape {array.shape}; it must be (samples,) or (samples, columns)")
+        array = _as_table(column, f"{name} column {title}" if title else name)
         for k in range(array.shape[1]):
             label = title or f"{k}"
             numbers, words = _as_numbers(array[:, k], f"{name} column {label}", first_line)
@@ -70,7 +68,7 @@ def stack_samples(first: Any, second: Any, names: tuple[str, str]) -> tuple[Colu
     Named columns are matched by name. Also returns the number of rows of the first sample.
     """
     samples = [
-        {title: _as_array(column, name) for title, column in named_columns(values)}
+        {title: _as_table(column, name) for title, column in named_columns(values)}
         for values, name in ((first, names[0]), (second, names[1]))
     ]
     unmatched = set(samples[0]) ^ set(samples[1])
@@ -79,7 +77,9 @@ def stack_samples(first: Any, second: Any, names: tuple[str, str]) -> tuple[Colu
             f"{names[0]} and {names[1]} must have the same columns; "
             f"{min(unmatched, key=str) or 'an array without names'} is in one of them"
         )
-    widths = [sum(a.shape[1] if a.ndim > 1 else 1 for a in sample.values()) for sample in samples]
+    if not samples[0]:
+        raise UserError(f"{names[0]} has no columns")
+    widths = [sum(a.shape[1] for a in sample.values()) for sample in samples]
     if widths[0] != widths[1]:
         raise UserError(
             f"{names[0]} has {widths[0]} columns and {names[1]} {widths[1]}; they must be the same"
@@ -94,8 +94,6 @@ def _concatenate(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     numeric = a.dtype.kind in NUMERIC_KINDS and b.dtype.kind in NUMERIC_KINDS
     if a.dtype.kind != b.dtype.kind and not numeric:
         a, b = a.astype(object), b.astype(object)
-    if a.ndim != b.ndim:
-        a, b = (side.reshape(len(side), -1) for side in (a, b))
     return np.concatenate([a, b])
 
 
@@ -128,16 +126,27 @@ def arrow_cells(column: Any) -> list[Any] | np.ndarray:
 
 def is_empty(column: Any, label_text: str) -> bool:
     """Whether every cell is a gap."""
-    array = _as_array(column, label_text)
+    array = as_array(column, label_text)
     if array.dtype.kind in "biu":
         return not array.size
     return all(map(_is_gap, array.ravel().tolist()))
 
 
-def _as_array(values: Any, label_text: str) -> np.ndarray:
+def _as_table(values: Any, label_text: str) -> np.ndarray:
+    """The values as an array (samples, columns)."""
+    array = as_array(values, label_text)
+    if array.ndim not in (1, 2) or array.shape[1:] == (0,):
+        raise UserError(f"{label_text} has shape {array.shape}; it must be (samples,) or (samples, columns)")
+    return array[:, None] if array.ndim == 1 else array
+
+
+def as_array(values: Any, label_text: str) -> np.ndarray:
+    """Arrays, tensors, lists and series as an array; masked cells as gaps."""
     if isinstance(values, torch.Tensor):
         values = values.detach().to_dense().cpu()
         values = (values.double() if values.is_floating_point() else values).numpy()  # numpy has no bfloat16
+    if isinstance(values, np.ma.MaskedArray):
+        values = np.where(np.ma.getmaskarray(values), None, values.data.astype(object))
     try:
         return np.asarray(values)
     except ValueError as error:
@@ -156,9 +165,9 @@ def _as_numbers(
     if column.dtype.kind not in "OUS":
         raise UserError(f"{label_text} holds {column[0]!r}, which is not a number")
     cells = column.tolist()
-    gap = np.array([_is_gap(cell) for cell in cells])
+    gap = np.array([_is_gap(cell) for cell in cells], dtype=bool)
     numbers = [None if missing else _as_number(cell) for cell, missing in zip(cells, gap, strict=True)]
-    numeric = np.array([number is not None for number in numbers])
+    numeric = np.array([number is not None for number in numbers], dtype=bool)
     if not (~gap).any():
         raise UserError(f"{label_text} is empty")
     if numeric.sum() < MIN_NUMERIC_SHARE * (~gap).sum():
@@ -204,7 +213,15 @@ def _is_gap(cell: Any) -> bool:
 def _as_number(cell: Any) -> float | None:
     if isinstance(cell, complex):
         return None
+    if isinstance(cell, datetime.datetime):
+        return (cell if cell.tzinfo else cell.replace(tzinfo=datetime.UTC)).timestamp()
+    if isinstance(cell, datetime.date):
+        return float(cell.toordinal())
+    if isinstance(cell, datetime.timedelta):
+        return cell.total_seconds()
     try:
         return float(cell)
+    except OverflowError:  # whole numbers beyond float64 are reported as infinite later
+        return math.inf if cell > 0 else -math.inf
     except (ValueError, TypeError):
         return None

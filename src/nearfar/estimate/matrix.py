@@ -16,6 +16,7 @@ relative to independence, under which rows and columns have such likelihoods of 
 G-tests on the grids of 2, 4 and 8 bins (Bonferroni over the three), corrected for all pairs (Holm 1979).
 """
 
+import numbers
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -114,8 +115,10 @@ def mi_matrix(
     `workers` processes (default: one per core): half of them those with the most nats, half those whose
     dependence is least certain. Rows with a gap in either column of a pair are left out of that pair. `discrete`: which columns are categories, as in `estimate_mi`.
     """
-    if refine < 0:
-        raise UserError(f"refine was {refine}; expected a whole number from 0")
+    if not isinstance(refine, numbers.Integral) or refine < 0:
+        raise UserError(f"refine was {refine!r}; expected a whole number from 0")
+    if discrete not in ("auto", "all", "none"):
+        raise UserError(f"discrete was {discrete!r}; expected auto, all, none")
     data = as_columns(columns_by_name(table), "table")
     usable, left_out = _usable(data)
     if len(usable) < 2:

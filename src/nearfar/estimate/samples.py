@@ -83,7 +83,7 @@ def _check_side(side: ColumnTable, rows: np.ndarray, name: str) -> Array:
 def check_varies(side: ColumnTable, rows: np.ndarray, name: str) -> None:
     """Refuses a constant column."""
     array = side.values[rows]
-    for k in np.flatnonzero((array == array[:1]).all(axis=0))[:1]:
+    for k in np.flatnonzero((array == array[:1]).all(axis=0))[: min(1, len(array))]:
         constant = f"{name} column {side.names[k]} is {side.format(array[0, k], k)} in every row"
         if not side.words[k] and abs(array[0, k]) >= MAX_EXACT:
             raise UserError(

@@ -10,7 +10,7 @@ import numpy as np
 
 from nearfar.core.statistics import holm
 from nearfar.errors import UserError
-from nearfar.estimate.columns import as_columns, is_empty, named_columns
+from nearfar.estimate.columns import as_array, as_columns, is_empty, named_columns
 from nearfar.estimate.mi import estimate_mi
 from nearfar.estimate.result import Estimate
 from nearfar.estimate.rows import autocorrelation
@@ -69,7 +69,7 @@ def columns_by_name(table: Any) -> dict[str, Any]:
     columns = dict(named_columns(table))
     if set(columns) != {""}:
         return columns
-    array = np.asarray(table)
+    array = as_array(columns[""], "table")
     if array.ndim != 2:
         raise UserError(f"table has shape {array.shape}; it must be (rows, columns), or have named columns")
     return {str(k): array[:, k] for k in range(array.shape[1])}
