@@ -1,4 +1,4 @@
-"""Optimisers: who is decayed, LARS against its formula, and a resumed step equal to one never stopped."""
+"""Optimisers: who is decayed, LARS and Muon against their formulas, and a resumed step equal to one never stopped."""
 
 import copy
 from collections.abc import Callable
@@ -10,11 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nearfar.core.optimisers import LARS, build, clip, eager, load_state_tensors, set_lr, state_tensors
+from nearfar.core.optimisers import (
+    LARS,
+    MUON_RMS,
+    build,
+    clip,
+    eager,
+    load_state_tensors,
+    orthogonalised,
+    set_lr,
+    state_tensors,
+)
+from nearfar.core.strategy import Strategy
 from nearfar.errors import UserError
 from nearfar.run import checkpoints
 
-NAMES = ["sgd", "adamw", "lars"]
+NAMES = ["sgd", "adamw", "lars", "muon"]
 
 
 class Net(nn.Module):
@@ -243,6 +254,79 @@ def test_lars_starts_from_zero_weights_and_skips_what_has_no_gradient() -> None:
     assert zero.eq(-0.5).all()
     assert still.eq(1).all()
     assert optimizer.step(lambda: 3.0) == 3.0
+
+
+# ----------------------------------------------------------------------------------------------- Muon
+
+
+def jordans_polynomial(values: Tensor) -> Tensor:
+    for _ in range(5):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    return values
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.floats(-8, 8), st.integers(0, 2**31))
+@settings(deadline=None, max_examples=50)
+def test_orthogonalising_changes_the_singular_values_alone(
+    rows: int, columns: int, exponent: float, seed: int
+) -> None:
+    """Against a singular value decomposition: U S Vᵀ becomes U p(S / |S|) Vᵀ."""
+    generator = torch.Generator().manual_seed(seed)
+    matrix = torch.randn(rows, columns, generator=generator, dtype=torch.float64) * 10**exponent
+    u, s, vt = torch.linalg.svd(matrix, full_matrices=False)
+    expected = u @ torch.diag(jordans_polynomial(s / s.norm())) @ vt
+    torch.testing.assert_close(orthogonalised(matrix), expected, rtol=1e-7, atol=1e-7)
+
+
+def test_orthogonalised_singular_values_are_about_one() -> None:
+    """In float32 too, where one side of the matrix is small and the other large; a zero matrix stays zero."""
+    u, _, vt = torch.linalg.svd(torch.randn(64, 300), full_matrices=False)
+    for s in (torch.logspace(-2, 0, 64), torch.ones(64)):
+        values = torch.linalg.svdvals(orthogonalised(u @ torch.diag(s) @ vt))
+        assert values.min() > 0.68
+        assert values.max() < 1.21
+    assert orthogonalised(torch.zeros(3, 5)).eq(0).all()
+
+
+def test_muon_is_nesterovs_momentum_orthogonalised() -> None:
+    """Three steps of a convolution and its bias against the formula, with an SVD in place of the iteration."""
+    torch.manual_seed(0)
+    module = nn.Conv2d(3, 8, 3).double().to(memory_format=torch.channels_last)
+    optimizer = build("muon", module, lr=0.1, weight_decay=0.5, momentum=0.8)
+    expected = [p.detach().clone() for p in module.parameters()]
+    velocity = [torch.zeros_like(p) for p in expected]
+    for _ in range(3):
+        for i, p in enumerate(module.parameters()):
+            p.grad = torch.randn_like(p)
+            velocity[i] = 0.8 * velocity[i] + p.grad
+            direction = p.grad + 0.8 * velocity[i]
+            if p.ndim == 1:
+                expected[i] = expected[i] - 0.1 * MUON_RMS * direction.sign()
+                continue
+            u, s, vt = torch.linalg.svd(direction.reshape(8, 27), full_matrices=False)
+            update = u @ torch.diag(jordans_polynomial(s / s.norm())) @ vt * 27**0.5
+            expected[i] = 0.95 * expected[i] - 0.1 * MUON_RMS * update.reshape(p.shape)
+        optimizer.step()
+    for p, reference in zip(module.parameters(), expected, strict=True):
+        torch.testing.assert_close(p.detach(), reference, rtol=1e-6, atol=1e-6)
+
+
+def test_muon_moves_every_matrix_by_the_rate_in_root_mean_square() -> None:
+    """Whatever its shape and the size of its gradient, as AdamW does."""
+    for shape in ((32, 48), (256, 16), (16, 8, 3, 3)):
+        module = nn.ParameterDict({"weight": torch.zeros(shape)})
+        module["weight"].grad = torch.randn(shape) * 1e3
+        build("muon", module, lr=1.0, weight_decay=0.0).step()
+        assert 0.68 < module["weight"].detach().square().mean().sqrt() / MUON_RMS < 1.21
+
+
+def test_muon_refuses_parts_of_matrices() -> None:
+    class Sharding(Strategy):
+        def is_sharded(self, tensor: Tensor) -> bool:
+            return True
+
+    with pytest.raises(UserError, match="optimizer was muon with sharding=fsdp; it needs whole matrices"):
+        build("muon", net(), lr=0.1, weight_decay=0.0, strategy=Sharding())
 
 
 # --------------------------------------------------------------------------------------------- resuming

@@ -63,11 +63,11 @@ FIELDS: dict[str, SettingField] = {
     ),
     "std": _F(None, "standard deviation of each channel, as mean", "none; as mean"),
     "backbone_config": _F(None, "configuration of backbone=hf/NAME", "its config.json"),
-    "optimizer": _F("adamw", "sgd, adamw or lars"),
+    "optimizer": _F("adamw", "sgd, adamw, lars or muon"),
     "optimizer_options": _F(
         {}, "options of the optimizer, written optimizer.nesterov=true, optimizer.betas=[0.9,0.95]"
     ),
-    "momentum": _F(None, "momentum of sgd and lars, first beta of adamw; none: 0.9"),
+    "momentum": _F(None, "momentum of sgd, lars and muon, first beta of adamw; none: 0.9"),
     "lr": _F(2e-3, "learning rate: a number (warm-up, then cosine to 0) or a schedule"),
     "warmup": _F(1.0, "epochs of linear warm-up when lr is a number"),
     "weight_decay": _F(1e-4, "weight decay; norms and biases have none"),

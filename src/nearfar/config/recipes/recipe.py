@@ -12,7 +12,7 @@ from nearfar.core.abstract import AbstractNegatives, AbstractSelection
 from nearfar.core.method import Method
 from nearfar.core.schedules import Value
 
-OptimizerName = Literal["adamw", "sgd", "lars"]
+OptimizerName = Literal["adamw", "sgd", "lars", "muon"]
 
 
 @dataclass(frozen=True)
