@@ -43,9 +43,15 @@ def test_our_arm_trains_what_pretrain_trains(images: Path, tmp_path: Path) -> No
         quiet=True,
     )
     trainer = our_trainer(SETTINGS, data, epochs=1, seed=3)
-    for _ in range(len(data) // trainer.batch):
+    assert trainer.steps == len(data) // trainer.batch
+    for _ in range(trainer.steps):
         trainer.step()
     assert torch.equal(trainer.embed(data), torch.as_tensor(run.embed(str(images))))
+
+
+def test_an_arm_may_have_epochs_of_its_own(images: Path) -> None:
+    data = open_data(str(images))
+    assert our_trainer(SETTINGS | {"epochs": 3}, data, epochs=1, seed=0).steps == 3 * (96 // 16)
 
 
 def test_arms_take_turns_and_a_record_is_not_measured_again(

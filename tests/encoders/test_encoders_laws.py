@@ -35,7 +35,16 @@ def test_resnets_have_the_weights_of_the_thesis() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("resnet8-w16", "resnet8-w32", "resnet18", "resnet20", "resnet8x4", "wrn-16-2", "vgg8"),
+        *(
+            "resnet8-w16",
+            "resnet8-w32",
+            "resnet6-w32",
+            "resnet18",
+            "resnet20",
+            "resnet8x4",
+            "wrn-16-2",
+            "vgg8",
+        ),
         *("mobilenetv2x0.5", "shufflenetv1", "shufflenetv2x0.5"),
     ],
 )
@@ -63,7 +72,15 @@ def test_every_backbone_has_its_documented_weights_and_features() -> None:
 
 def test_small_images_keep_their_resolution() -> None:
     """The side of the last map for 32 pixels: by the strides that are left."""
-    sides = {"resnet18": 4, "resnet20": 8, "wrn-16-2": 8, "vgg8": 4, "mobilenetv2": 4, "shufflenetv2": 4}
+    sides = {
+        "resnet6-w32": 4,
+        "resnet18": 4,
+        "resnet20": 8,
+        "wrn-16-2": 8,
+        "vgg8": 4,
+        "mobilenetv2": 4,
+        "shufflenetv2": 4,
+    }
     for name, side in sides.items():
         net = backbone(name).eval()
         observed: list[int] = []
@@ -290,7 +307,7 @@ def test_bad_head_configs_get_a_sentence(bad: dict[str, float]) -> None:
         HeadConfig(**bad)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["resnet8-w8", "resnet20", "wrn-16-2", "shufflenetv1"])
+@pytest.mark.parametrize("name", ["resnet8-w8", "resnet6-w32", "resnet20", "wrn-16-2", "shufflenetv1"])
 @pytest.mark.parametrize("norms", ["group", "group-ws", "none"])
 def test_other_norms_leave_instances_alone(name: str, norms: str) -> None:
     """No batch norm is left, and in training mode no embedding depends on the rest of its batch."""

@@ -238,7 +238,7 @@ def test_the_certificate_of_dim_is_that_of_its_weakest_term() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["resnet8-w16", "resnet18", "resnet20", "resnet8x4", "wrn-16-2", "shufflenetv1"]
+    "name", ["resnet8-w16", "resnet6-w32", "resnet18", "resnet20", "resnet8x4", "wrn-16-2", "shufflenetv1"]
 )
 def test_features_of_dim_are_those_of_the_backbone(name: str) -> None:
     body = backbone(name, 3, 32).eval()

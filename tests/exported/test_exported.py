@@ -72,6 +72,7 @@ def small(data: Path) -> nf.Run:
 
 BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     "small": ("simclr", {"backbone": "resnet8-w16"}),
+    "patches": ("simclr", {"backbone": "resnet6-w32"}),
     "torchvision": ("simclr", {"backbone": "resnet18"}),
     "cmc": ("cmc", {"backbone": "resnet8-w16"}),
     "wrn": ("simclr", {"backbone": "wrn-10-1"}),

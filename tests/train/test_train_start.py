@@ -13,12 +13,13 @@ from PIL import Image
 from torch import nn
 
 import nearfar as nf
-from nearfar.config.resolving import resolve
+from nearfar.config.resolving import read_words, resolve
 from nearfar.config.schema import convert
 from nearfar.core.optimisers import build
 from nearfar.data import locate
 from nearfar.errors import UserError
 from nearfar.modalities.image import ImageDescription
+from nearfar.run.folder import RunFolder
 from nearfar.run.trained import fresh_method
 from nearfar.train.defaults import resolve_here
 from nearfar.train.init import start_from
@@ -225,6 +226,61 @@ def test_first_run_on_photos_is_short_and_visits_most_of_them(tmp_path: Path) ->
         64,
         42,
     )  # 224 px cost 49 times 32 px
+
+
+SMALL_IMAGES = np.zeros((2000, 32, 32, 3), np.uint8), np.arange(2000) % 2
+
+
+def test_simclr_on_a_cpu_gets_the_settings_that_were_measured_together(tmp_path: Path) -> None:
+    data = locate(SMALL_IMAGES)
+    settings, note = resolve_here("simclr", "x", None, {"device": "cpu"}, located=data)
+    assert (settings.backbone, settings.optimizer, settings.lr) == ("resnet6-w48", "muon", 2e-2)
+    assert settings.views["crops"] == "2x24"
+    words = "backbone=resnet6-w48 epochs=100 optimizer=muon lr=0.02 views.crops=2x24"
+    assert note == f"{words} chosen for a CPU and 2,000 images; set them to change this"
+    typed, _ = resolve_here("simclr", "x", None, read_words([*words.split(), "device=cpu"]), located=data)
+    assert typed == settings
+    # a run that was begun with them keeps them, and one that was begun without keeps its own
+    RunFolder(tmp_path).config.write_text(settings.as_yaml())
+    resumed = resolve_here("simclr", "x", tmp_path, {"device": "cuda"}, located=data)[0]
+    assert resumed.model_copy(update={"device": "cpu"}) == settings
+    RunFolder(tmp_path).config.write_text(typed.model_copy(update={"lr": 1e-3}).as_yaml())
+    assert resolve_here("simclr", "x", tmp_path, {"backbone": "resnet18"}, located=data)[0].lr == 2e-3
+
+
+@pytest.mark.parametrize(
+    ("recipe", "named"),
+    [
+        ("simclr", {"backbone": "resnet8-w16"}),
+        ("simclr", {"optimizer": "sgd"}),
+        ("simclr", {"optimizer.nesterov": True, "optimizer.name": "sgd"}),
+        ("simclr", {"momentum": 0.8}),
+        ("simclr", {"lr": 1e-3}),
+        ("simclr", {"views": {"flip": 0.1}}),
+        ("simclr", {"views.flip": 0.1}),
+        ("simclr", {"sharding": "fsdp"}),
+        ("simclr", {"image_size": 16}),
+        ("simclr", {"device": "cuda"}),
+        ("simclr-ring", {}),
+        ("moco", {}),
+    ],
+)
+def test_settings_measured_together_are_not_chosen_in_part(recipe: str, named: dict[str, Any]) -> None:
+    layer = {"device": "cpu", **named}
+    settings, note = resolve_here(recipe, "x", None, layer, located=locate(SMALL_IMAGES))
+    assert settings.backbone != "resnet6-w48"
+    assert settings.optimizer != "muon"
+    assert settings.views["crops"] is None
+    assert "muon" not in (note or "")
+
+
+@pytest.mark.parametrize(("count", "side"), [(1000, 32), (2000, 16), (2000, 64)])
+def test_settings_measured_together_are_for_images_like_those_of_the_measurement(
+    count: int, side: int
+) -> None:
+    """Their learning rate is for the usual batch, their crops are for small images."""
+    data = locate(np.zeros((count, side, side, 3), np.uint8))
+    assert resolve_here("simclr", "x", None, {"device": "cpu"}, located=data)[0].optimizer == "adamw"
 
 
 @pytest.mark.parametrize(

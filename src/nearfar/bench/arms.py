@@ -1,7 +1,7 @@
 """The arms of `nearfar bench`: our steps and losses, and those of peers as their documentation shows them."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,12 +23,12 @@ from nearfar.bench.losses import (
     their_cached_step,
 )
 from nearfar.bench.peers import Arm, Contest, Step, peer
-from nearfar.config.resolving import resolve
 from nearfar.core.layout import to_channels_last
-from nearfar.data import open_data
+from nearfar.data import locate, open_data
 from nearfar.modalities import DataSet
 from nearfar.parts.encoders import backbone
 from nearfar.system.hardware import has_bf16, pick_precision
+from nearfar.train.defaults import resolve_here
 from nearfar.train.resuming import describe_data
 from nearfar.train.session import Session
 from nearfar.train.step import take_step
@@ -53,11 +53,12 @@ def our_step(recipe: str, network: str, batch: int, precision: torch.dtype, **ov
 
 
 def our_session(
-    recipe: str, data: DataSet, overrides: Mapping[str, Any], precision: torch.dtype | None = None
+    recipe: str, data: DataSet, overrides: dict[str, Any], precision: torch.dtype | None = None
 ) -> Session:
-    """A session of `nearfar pretrain` on the CPU, at its first step; `precision` is the settings' if None."""
+    """A session of `nearfar pretrain` on the CPU, with its defaults, at its first step; `precision` is the
+    settings' if None."""
     device = torch.device("cpu")
-    settings = resolve(recipe, data.name, overrides)
+    settings, _ = resolve_here(recipe, data.name, None, overrides | {"device": "cpu"}, located=locate(data))
     description = describe_data(data, settings, None, False)
     if precision is None:
         precision = pick_precision(settings.precision, device)

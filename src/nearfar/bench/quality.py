@@ -45,10 +45,11 @@ IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}  # ligh
 
 
 class Trainer(NamedTuple):
-    """Training of one arm: a `step` takes `batch` images; `embed` returns the frozen backbone's features
-    `(n, d)`."""
+    """Training of one arm: `steps` times a `step` of `batch` images; `embed` returns the frozen backbone's
+    features `(n, d)`."""
 
     step: Callable[[], Any]
+    steps: int
     batch: int
     embed: Callable[[DataSet], Tensor]
 
@@ -92,7 +93,8 @@ class QualityPoint:
 
 
 def our_trainer(overrides: Mapping[str, Any], data: DataSet, epochs: int, seed: int) -> Trainer:
-    """`nearfar pretrain simclr` with the settings `overrides`, without its evaluations and checkpoints."""
+    """`nearfar pretrain simclr` with its defaults for a CPU and the settings `overrides`, without its
+    evaluations and checkpoints."""
     session = our_session("simclr", data, {"epochs": epochs, **overrides, "seed": seed})
     batches = session.stream.batches(0, session.steps)
     plain_view = session.settings.parts["views"].plain_view(session.description, session.device)
@@ -101,12 +103,15 @@ def our_trainer(overrides: Mapping[str, Any], data: DataSet, epochs: int, seed: 
         return features(session.method.encoders.backbone(), images, plain_view, device=session.device)
 
     return Trainer(
-        lambda: take_step(session, session.to_device(next(batches))), session.settings.batch_size, embed
+        lambda: take_step(session, session.to_device(next(batches))),
+        session.steps,
+        session.settings.batch_size,
+        embed,
     )
 
 
 def lightly_trainer(network: str, batch: int, data: DataSet, epochs: int, seed: int) -> Trainer:
-    """SimCLR as lightly's documentation shows it; its rate is constant, so `epochs` changes nothing."""
+    """SimCLR as lightly's documentation shows it; its rate is constant, so `epochs` is its length alone."""
     torch.manual_seed(seed)
     images = data.load(np.arange(len(data))).data
     step, model = lightly_loop(network, batch, images)
@@ -117,7 +122,7 @@ def lightly_trainer(network: str, batch: int, data: DataSet, epochs: int, seed: 
             parts = [model.backbone(_normalize(other.load(part).data)).flatten(1) for part in rows]
         return torch.cat(parts).clone()
 
-    return Trainer(step, batch, embed)
+    return Trainer(step, epochs * (len(data) // batch), batch, embed)
 
 
 def _normalize(images: np.ndarray) -> Tensor:
@@ -129,13 +134,14 @@ def _normalize(images: np.ndarray) -> Tensor:
 
 
 def quality_arms(
-    network: str, batch: int, variants: Mapping[str, Mapping[str, Any]], peers: Mapping[str, str]
+    network: str | None, batch: int, variants: Mapping[str, Mapping[str, Any]], peers: Mapping[str, str]
 ) -> list[QualityArm]:
-    """Ours, ours with the settings of each variant, and lightly's loop with each network of `peers`."""
+    """Ours with its defaults (`network`: of a CPU if None), ours with the settings of each variant, and
+    lightly's loop with each network of `peers`."""
     ours = {"nearfar": {}, **variants}
+    common = {"batch_size": batch, **({} if network is None else {"backbone": network})}
     return [
-        QualityArm(name, partial(our_trainer, {"backbone": network, "batch_size": batch, **settings}))
-        for name, settings in ours.items()
+        QualityArm(name, partial(our_trainer, {**common, **settings})) for name, settings in ours.items()
     ] + [
         QualityArm(name, partial(lightly_trainer, peer_network, batch), "theirs")
         for name, peer_network in peers.items()
@@ -158,8 +164,7 @@ def serve_arm(arm: QualityArm, budget: QualityBudget, seed: int, line: Any) -> N
         return
     line.send(None)
     seconds = time.process_time() - start
-    steps = budget.epochs * (len(train) // trainer.batch)
-    ends = [round(steps * (part + 1) / budget.probes) for part in range(budget.probes)]
+    ends = [round(trainer.steps * (part + 1) / budget.probes) for part in range(budget.probes)]
     step = 0
     for end in ends:
         line.recv()

@@ -47,7 +47,9 @@ def add(commands: Any) -> None:
         "--rows", help="rows of the losses (2048); of information, comma-separated (300,1000,10000)"
     )
     bench.add_argument(
-        "--backbone", default="resnet8-w16", help="comma-separated networks of training steps (resnet8-w16)"
+        "--backbone",
+        help="comma-separated networks of training steps (resnet8-w16); quality: one, of nearfar and lightly "
+        "(the default of nearfar pretrain simclr)",
     )
     bench.add_argument(
         "--only",
@@ -139,6 +141,7 @@ def _quality(args: argparse.Namespace) -> int:
         quality_table,
         run_quality,
     )
+    from nearfar.config.recipes import RECIPES
     from nearfar.parts.encoders import check_backbone
 
     if args.data is None:
@@ -147,11 +150,11 @@ def _quality(args: argparse.Namespace) -> int:
         check_whole(key, value, 1)
     if not 0 < args.goal < 1:
         raise UserError(f"--goal was {args.goal:g}; expected an accuracy between 0 and 1")
-    check_backbone(args.backbone)
+    network = check_backbone(args.backbone or RECIPES["simclr"].on_cpu["backbone"])
     batch = args.batch_size or 256
     check_whole("--batch-size", batch, 2)
     variants = dict(map(_variant, args.arm))
-    peers = {"lightly (same network)": args.backbone, "lightly (resnet18)": "resnet18"}
+    peers = {"lightly (same network)": network, "lightly (resnet18)": "resnet18"}
     arms = quality_arms(args.backbone, batch, variants, peers)
     names = [name.strip() for name in (args.only or "nearfar,lightly").split(",")]
     arms = [arm for arm in arms if arm.name.startswith(tuple(names)) or arm.name in variants]
@@ -191,7 +194,7 @@ def _speed(args: argparse.Namespace, sizes: list[int]) -> int:
     check_whole("--batch-size", batch, 2)
     if not 0 < args.seconds <= 3600:
         raise UserError(f"--seconds was {args.seconds:g}; expected a number above 0, up to 3600")
-    networks = args.backbone.split(",")
+    networks = (args.backbone or "resnet8-w16").split(",")
     for network in networks:
         check_backbone(network)
     only = tuple(args.only.split(",")) if args.only else ()

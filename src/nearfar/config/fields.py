@@ -48,7 +48,7 @@ FIELDS: dict[str, SettingField] = {
     ),
     "backbone": _F(
         None,
-        "resnet8-w16 (also -w8, -w32), resnet18 to resnet152, resnet50x2, resnet20, wrn-16-2, vgg8, "
+        "resnet8-w16 (also -w8, -w32), resnet6-w48 (also -w32, -w64), resnet18 to resnet152, resnet50x2, resnet20, wrn-16-2, vgg8, "
         "mobilenetv2, shufflenetv1 and more (see `nearfar recipes --markdown`), timm/NAME, or hf/NAME (of "
         "transformers); data other than images have networks of their own",
         CHOSEN_LATER,

@@ -229,7 +229,7 @@ def _networks() -> Iterator[str]:
         "`hf/NAME` an image encoder of transformers. The others are "
         "written here: ResNets for CIFAR of 6n + 2 layers (He et al. 2016, sec. 4.2), with `x4` for stages "
         "four times as wide (Tian et al. 2020b). WRN-d-w has 6n + 4 layers (Zagoruyko & Komodakis 2016). "
-        "ShuffleNet is that of Zhang et al. 2018. VGG-8 uses torchvision's layers. `resnet8-w16` is our own."
+        "ShuffleNet is that of Zhang et al. 2018. VGG-8 uses torchvision's layers. `resnet8-w16` and `resnet6-w48` are our own."
     )
     yield ""
     yield from ("| name | |", "|---|---|")

@@ -4,6 +4,7 @@ resnet18 for 100 epochs at 224 pixels is for GPUs and would take a CPU days. A f
 minutes and learn something.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,15 @@ from nearfar.run.weights import PRETRAINED
 from nearfar.system.hardware import pick_device
 from nearfar.train.init import weights_file
 
-CHOSEN_KEYS = ("backbone", "image_size", "batch_size", "epochs")  # the settings that are chosen here
+# the settings that are chosen here
+CHOSEN_KEYS = ("backbone", "image_size", "batch_size", "epochs", "optimizer", "lr", "views")
 # settings that follow from `init` too, and from the backbone
 FOLLOWING_KEYS = (*CHOSEN_KEYS, "mean", "std", "backbone_config")
 SAMPLE = 16  # images that the size of a view is chosen from
 MAX_SIDE = 64  # of a view on a CPU, in pixels
+# with a recipe's `on_cpu`, crops for training are smaller than the images that evaluation shows: they cost
+# less, and objects are as large in them as in a whole image (Touvron et al. 2019); measured at 32 pixels
+CROP_SHARE, CROPPED_SIDES = 0.75, range(24, 49)
 MIN_STEPS, MIN_BATCH = 7, 8  # steps of an epoch, so that the dropped last batch is a seventh at most
 # epochs on a CPU: so many images of 32 x 32 pixels in all, about ten minutes of two cores with the small
 # network, and never more passes than MAX_EPOCHS
@@ -67,14 +72,17 @@ def _defaults(
     settings = _set_by_user(name, layers)
     # encoders, or a method, that the caller made have their network
     has_network = bool({"backbone", "encoders", "method"} & set(objects))
-    unset_keys = [
-        key for key in FOLLOWING_KEYS if key not in settings and not (key == "backbone" and has_network)
-    ]
+    named_keys = {key.partition(".")[0] for key in (*settings, *objects)}
+    named_keys |= {"backbone"} if has_network else set()
+    named_keys |= {"optimizer"} if named_keys & {"optimizer_options", "momentum", "sharding"} else set()
+    unset_keys = [key for key in FOLLOWING_KEYS if key not in named_keys]
     if out is not None and (folder := RunFolder(out)).config.is_file():
         # a run that was started keeps what was chosen for it, on whatever machine it resumes
         stored = folder.stored_settings()
         same_kind = located is None or modality_of_views(stored["views"]) is located.modality
         kept_keys = unset_keys if same_kind and stored["recipe"] == name else []
+        if not _measured_keys(name, unset_keys):
+            kept_keys = [key for key in kept_keys if key not in ("optimizer", "lr", "views")]
         return _of_same_network(
             {key: stored[key] for key in kept_keys if key in stored}, stored, settings
         ), None
@@ -94,7 +102,13 @@ def _defaults(
 
 
 def _words(settings: Layer) -> str:
-    return " ".join(f"{key}={value}" for key, value in settings.items() if key != "backbone_config")
+    flat = {
+        f"{key}.{name}" if name else key: number
+        for key, value in settings.items()
+        if key != "backbone_config"
+        for name, number in (value.items() if isinstance(value, Mapping) else [("", value)])
+    }
+    return " ".join(f"{key}={value}" for key, value in flat.items())
 
 
 def _set_by_user(recipe: str, layers: tuple[Layer, ...]) -> dict[str, Any]:
@@ -197,9 +211,18 @@ def _choose_defaults(
                 side = _side(data, expected)
                 if side > MAX_SIDE and "image_size" in adjustable:
                     values["image_size"] = side = MAX_SIDE
+            if batch == usual and side in CROPPED_SIDES and _measured_keys(recipe, adjustable):
+                values |= RECIPES[recipe].on_cpu | {"views": {"crops": f"2x{round(CROP_SHARE * side)}"}}
             images = CPU_IMAGES / (side / REFERENCE_SIDE) ** 2
             values["epochs"] = max(1, min(MAX_EPOCHS, round(images / max(1, count))))
     return {key: values[key] for key in CHOSEN_KEYS if key in adjustable and key in values}
+
+
+def _measured_keys(recipe: str, keys: list[str]) -> bool:
+    """Whether the recipe has settings for a CPU that were measured together, and all of them are among
+    `keys`."""
+    together = RECIPES[recipe].on_cpu if recipe in RECIPES else {}
+    return bool(together) and {*together, "views"} <= {*keys}
 
 
 def _on_cpu(device: Any) -> bool:

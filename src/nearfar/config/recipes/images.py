@@ -285,6 +285,7 @@ IMAGES: dict[str, Recipe] = {
         "Maldonado 2021, ch. 7).",
         simclr,
         variants=WITH_NEGATIVES,
+        on_cpu={"backbone": "resnet6-w48", "optimizer": "muon", "lr": 2e-2},
     ),
     "moco": Recipe(
         "A view is contrasted with a queue of keys embedded by a slow copy of the network (Liu 2022, sec. "

@@ -50,7 +50,8 @@ class Recipe:
     """A named method. `method` is called without arguments; its parts have settings, but no weights yet.
 
     `selection`: the selection of a run of so many epochs, in place of the method's, where one of its
-    settings lasts a share of the run. `variants`: by the suffix of their names.
+    settings lasts a share of the run. `variants`: by the suffix of their names. `on_cpu`: settings that were
+    measured together, for small images on a CPU (`train.defaults`).
     """
 
     about: str
@@ -59,6 +60,7 @@ class Recipe:
     selection: Callable[[int], AbstractSelection] | None = None
     command: str = "pretrain {name} {data}"  # that trains it
     variants: Mapping[str, Variant] = field(default_factory=dict)
+    on_cpu: Mapping[str, Any] = field(default_factory=dict)
 
     def template(self, epochs: int) -> Method:
         """The method, for a run of so many epochs."""

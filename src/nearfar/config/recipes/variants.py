@@ -32,6 +32,7 @@ def variants(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
             about=f"{variant.about} (on {name}).",
             selection=partial(_selection, recipe, variant),
             variants={},
+            on_cpu={},
         )
         for name, recipe in recipes.items()
         for suffix, variant in recipe.variants.items()

@@ -7,6 +7,7 @@ Python source that makes the network again.
     vgg8, …         torchvision's own keys, no classifier        plain_vgg(8, channels=3, small=True)
     resnet8-w16     keys of our classes, whose source goes along ResNet8(16, 3)
     wrn-16-2, …     the same                                     wide_resnet(16, 2, 3)
+    resnet6-w48     the same                                     patch_resnet(48, 3)
     CMC's pair      `backbones.0.`, `backbones.1.`               ConcatFeatures([…, …], (1, 2))
     anyone's        the module's own keys                        only its author
 """
@@ -78,6 +79,9 @@ def _own_source(body: Staged, name: str, channels: int, side: int) -> Portable:
             f"shufflenet_v1({channels}, {side <= SMALL})",
             (small_networks.ShuffleUnit, small_networks.shufflenet_v1),
         )
+    elif name.startswith("resnet6-"):
+        expression = f"patch_resnet({numbers[1]}, {channels})"
+        parts = (small_networks.BasicBlock, small_networks.patch_resnet)
     else:
         is_wide = name.startswith("wrn")
         depth, width = (*numbers, 1)[:2]

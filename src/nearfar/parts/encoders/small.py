@@ -3,10 +3,11 @@
     resnet20 … resnet110    He et al. 2016, sec. 4.2: 6n + 2 layers, three stages of 16, 32 and 64 channels
     resnet8x4, resnet32x4   the same, stages four times and stem twice as wide (Tian et al. 2020b)
     wrn-16-2                Zagoruyko & Komodakis 2016: 6n + 4 layers, norms first, w times as wide
+    resnet6-w48             ours, for CPUs: a stem of 4x4 patches, two residual blocks
     shufflenetv1            Zhang et al. 2018: grouped 1x1 convolutions, channels shuffled between them
 
-They work at full resolution first, whatever the size of the picture; features are the mean over places of the
-last map.
+All but resnet6 work at full resolution first, whatever the size of the picture; features are the mean over
+places of the last map.
 """
 
 from collections.abc import Sequence
@@ -112,6 +113,19 @@ def small_resnet(depth: int, width: int, channels: int) -> Staged:
         nn.Conv2d(channels, stem, 3, padding=1, bias=False), nn.BatchNorm2d(stem), nn.ReLU(inplace=True)
     )
     return Staged(first, stages, widths[-1])
+
+
+def patch_resnet(width: int, channels: int) -> Staged:
+    """Overlapping patches of 4x4 at every second pixel, then blocks of 2 and 4 times `width` channels, each
+    halving the side. Layers at full resolution have few channels, which a CPU computes slowly; here are
+    none."""
+    stem = nn.Sequential(
+        nn.Conv2d(channels, width, 4, stride=2, padding=1, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(inplace=True),
+    )
+    stages = [nn.Sequential(BasicBlock(times * width, 2 * times * width, stride=2)) for times in (1, 2)]
+    return Staged(stem, stages, 4 * width)
 
 
 def wide_resnet(depth: int, width: int, channels: int) -> Staged:
