@@ -24,6 +24,7 @@ from nearfar.bench.arms import lightly_loop, our_session
 from nearfar.bench.peers import PeerMissing
 from nearfar.bench.records import append_record, read_records
 from nearfar.bench.turns import child_cpu_seconds, environment_of
+from nearfar.config.recipes import RECIPES
 from nearfar.core.buffers import frozen
 from nearfar.core.statistics import mean_and_spread
 from nearfar.core.tables import markdown_table
@@ -39,6 +40,7 @@ from nearfar.train.step import take_step
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+RECIPE = "simclr"  # of all arms, lightly's too
 VALIDATION_SHARE = 0.1  # of the training images, where no test set is named
 ENCODE_BATCH = 512
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}  # lightly's normalisation
@@ -95,7 +97,7 @@ class QualityPoint:
 def our_trainer(overrides: Mapping[str, Any], data: DataSet, epochs: int, seed: int) -> Trainer:
     """`nearfar pretrain simclr` with its defaults for a CPU and the settings `overrides`, without its
     evaluations and checkpoints."""
-    session = our_session("simclr", data, {"epochs": epochs, **overrides, "seed": seed})
+    session = our_session(RECIPE, data, {"epochs": epochs, **overrides, "seed": seed})
     batches = session.stream.batches(0, session.steps)
     plain_view = session.settings.parts["views"].plain_view(session.description, session.device)
 
@@ -134,12 +136,16 @@ def _normalize(images: np.ndarray) -> Tensor:
 
 
 def quality_arms(
-    network: str | None, batch: int, variants: Mapping[str, Mapping[str, Any]], peers: Mapping[str, str]
+    network: str | None, batch: int, variants: Mapping[str, Mapping[str, Any]]
 ) -> list[QualityArm]:
     """Ours with its defaults (`network`: of a CPU if None), ours with the settings of each variant, and
-    lightly's loop with each network of `peers`."""
+    lightly's loop with the same network and with its own."""
     ours = {"nearfar": {}, **variants}
     common = {"batch_size": batch, **({} if network is None else {"backbone": network})}
+    peers = {
+        "lightly (same network)": network or RECIPES[RECIPE].on_cpu["backbone"],
+        "lightly (resnet18)": "resnet18",
+    }
     return [
         QualityArm(name, partial(our_trainer, {**common, **settings})) for name, settings in ours.items()
     ] + [

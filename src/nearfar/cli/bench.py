@@ -141,7 +141,6 @@ def _quality(args: argparse.Namespace) -> int:
         quality_table,
         run_quality,
     )
-    from nearfar.config.recipes import RECIPES
     from nearfar.parts.encoders import check_backbone
 
     if args.data is None:
@@ -150,12 +149,12 @@ def _quality(args: argparse.Namespace) -> int:
         check_whole(key, value, 1)
     if not 0 < args.goal < 1:
         raise UserError(f"--goal was {args.goal:g}; expected an accuracy between 0 and 1")
-    network = check_backbone(args.backbone or RECIPES["simclr"].on_cpu["backbone"])
+    if args.backbone is not None:
+        check_backbone(args.backbone)
     batch = args.batch_size or 256
     check_whole("--batch-size", batch, 2)
     variants = dict(map(_variant, args.arm))
-    peers = {"lightly (same network)": network, "lightly (resnet18)": "resnet18"}
-    arms = quality_arms(args.backbone, batch, variants, peers)
+    arms = quality_arms(args.backbone, batch, variants)
     names = [name.strip() for name in (args.only or "nearfar,lightly").split(",")]
     arms = [arm for arm in arms if arm.name.startswith(tuple(names)) or arm.name in variants]
     say = (lambda line: print(line, file=sys.stderr)) if args.json else print

@@ -63,12 +63,16 @@ FIELDS: dict[str, SettingField] = {
     ),
     "std": _F(None, "standard deviation of each channel, as mean", "none; as mean"),
     "backbone_config": _F(None, "configuration of backbone=hf/NAME", "its config.json"),
-    "optimizer": _F("adamw", "sgd, adamw, lars or muon"),
+    "optimizer": _F("adamw", "sgd, adamw, lars or muon", "adamw; muon of simclr on a CPU"),
     "optimizer_options": _F(
         {}, "options of the optimizer, written optimizer.nesterov=true, optimizer.betas=[0.9,0.95]"
     ),
     "momentum": _F(None, "momentum of sgd, lars and muon, first beta of adamw; none: 0.9"),
-    "lr": _F(2e-3, "learning rate: a number (warm-up, then cosine to 0) or a schedule"),
+    "lr": _F(
+        2e-3,
+        "learning rate: a number (warm-up, then cosine to 0) or a schedule",
+        "0.002; with that muon 0.02",
+    ),
     "warmup": _F(1.0, "epochs of linear warm-up when lr is a number"),
     "weight_decay": _F(1e-4, "weight decay; norms and biases have none"),
     "layer_decay": _F(1.0, "each stage of the backbone learns at this multiple of the next stage's rate"),

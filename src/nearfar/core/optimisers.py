@@ -138,7 +138,7 @@ class Muon(Optimizer):
             gradients = [weight.grad for weight in weights if weight.grad is not None]
             velocities = _velocities(self.state, weights, gradients, group["momentum"])
             updates = list(torch._foreach_add(gradients, velocities, alpha=group["momentum"]))
-            updates = [_muon_update(u) for u in updates] if group["adapt"] else torch._foreach_sign(updates)
+            updates = [_muon_update(u) if group["adapt"] else u.sign() for u in updates]
             torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_add_(weights, updates, alpha=-MUON_RMS * group["lr"])
         return loss

@@ -212,7 +212,7 @@ def _choose_defaults(
                 if side > MAX_SIDE and "image_size" in adjustable:
                     values["image_size"] = side = MAX_SIDE
             if batch == usual and side in CROPPED_SIDES and _measured_keys(recipe, adjustable):
-                values |= RECIPES[recipe].on_cpu | {"views": {"crops": f"2x{round(CROP_SHARE * side)}"}}
+                values |= {**RECIPES[recipe].on_cpu, "views": {"crops": f"2x{round(CROP_SHARE * side)}"}}
             images = CPU_IMAGES / (side / REFERENCE_SIDE) ** 2
             values["epochs"] = max(1, min(MAX_EPOCHS, round(images / max(1, count))))
     return {key: values[key] for key in CHOSEN_KEYS if key in adjustable and key in values}
