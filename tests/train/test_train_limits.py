@@ -36,7 +36,7 @@ def new_session(recipe: str, *words: str) -> Session:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "optimizer"), [("moco", "adamw"), ("instdisc", "lars"), ("simclr", "sgd")]
+    ("recipe", "optimizer"), [("moco", "adamw"), ("instdisc", "lars"), ("simclr", "sgd"), ("simclr", "muon")]
 )
 def test_a_checkpoint_is_not_larger_than_estimated(recipe: str, optimizer: str, tmp_path: Path) -> None:
     words = ["batch_size=64", f"optimizer={optimizer}", *(["negatives.size=512"] if recipe == "moco" else [])]
