@@ -233,7 +233,8 @@ class RecordedStream:
     """Stands for a CUDA stream, of which a machine without a GPU has none: it records what is ordered on it."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.copies, self.held, self.awaited = device, 0, 0, []
+        self.device, self.copies, self.held = device, 0, 0
+        self.awaited: list[Any] = []
 
     def record_event(self) -> int:
         return self.copies
@@ -288,10 +289,14 @@ def test_batches_for_a_gpu_are_copied_from_pinned_memory_on_a_stream_of_their_ow
     monkeypatch.setattr(torch.Tensor, "record_stream", hold)
     per_batch = 3  # two views and the index
     batches = []
-    for place, batch in enumerate(Stream(numbered(20), views, 5, 0, workers=1, device=device).batches(0, 8), 1):
+    for place, batch in enumerate(
+        Stream(numbered(20), views, 5, 0, workers=1, device=device).batches(0, 8), 1
+    ):
         assert training.awaited == [per_batch * number for number in range(1, place + 1)]
         assert training.held == per_batch * place
         batches.append(batch)
     assert [side.copies for side in streams] == [8 * per_batch]
-    assert [batch.total for batch in batches] == [5] * 8, "ranks would exchange their numbers of rows at every step"
+    assert [batch.total for batch in batches] == [5] * 8, (
+        "ranks would exchange their numbers of rows at every step"
+    )
     assert same(joined(iter(batches)), joined(Stream(numbered(20), views, 5, 0).batches(0, 8)))

@@ -2,7 +2,7 @@
 
 import datetime
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -167,7 +167,7 @@ def test_dates_and_durations_are_numbers_in_every_container() -> None:
 
 @pytest.mark.parametrize("kind", [float, int, object])
 def test_masked_cells_are_gaps(kind: type) -> None:
-    values = np.ma.masked_array(np.arange(6).astype(kind), mask=[0, 1, 0, 0, 0, 1])
+    values: Any = np.ma.masked_array(np.arange(6).astype(kind), mask=np.arange(6) % 4 == 1)
     assert as_columns(values, "x").complete.tolist() == [True, False, True, True, True, False]
 
 
@@ -181,7 +181,7 @@ def test_masked_cells_are_gaps(kind: type) -> None:
         (lambda: nf.estimate_cmi(GOOD, GOOD[:, 0] + 1, np.full(60, np.nan)), "0 samples; at least 50"),
         (lambda: nf.mi_matrix([[1.0, 2.0], [3.0]] * 30), "table is not a table of numbers"),
         (lambda: nf.mi_matrix(GOOD, discrete="some"), "discrete was 'some'; expected auto, all, none"),
-        (lambda: nf.mi_matrix(GOOD, refine=1.5), "refine was 1.5; expected a whole number from 0"),
+        (lambda: nf.mi_matrix(GOOD, refine=cast(Any, 1.5)), "refine was 1.5; expected a whole number from 0"),
         (lambda: nf.rank_columns([[1.0], [2.0, 3.0]] * 30, GOOD[:, 0]), "table is not a table of numbers"),
         (lambda: mutual_info_regression(GOOD, GOOD[:, 0], discrete_features="some"), "was 'some'; expected"),
         (lambda: mutual_info_regression(GOOD, GOOD[:, 0], discrete_features=[2]), r"was \[2\]; expected"),

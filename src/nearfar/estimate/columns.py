@@ -146,7 +146,7 @@ def as_array(values: Any, label_text: str) -> np.ndarray:
         values = values.detach().to_dense().cpu()
         values = (values.double() if values.is_floating_point() else values).numpy()  # numpy has no bfloat16
     if isinstance(values, np.ma.MaskedArray):
-        values = np.where(np.ma.getmaskarray(values), None, values.data.astype(object))
+        values = np.where(np.ma.getmaskarray(values), np.array(None), values.data.astype(object))
     try:
         return np.asarray(values)
     except ValueError as error:
