@@ -28,6 +28,7 @@ from nearfar.estimate.result import AtLeast, NatsResult
 from nearfar.estimate.rows import RowCheck, is_dependent, split_folds
 from nearfar.estimate.samples import discrete_columns, gap_notes
 from nearfar.estimate.settings import (
+    KL_JACKKNIFE_GROUPS,
     LONG_TAIL,
     MAX_DIVERGENCE_RATIO,
     MAX_OUTSIDE,
@@ -49,7 +50,6 @@ CLAIM = (
     "the ratio was fitted to other rows, and rows of p are contrasted with independent rows of q; then the value "
     "never exceeds KL(p || q) in expectation; the mean over folds is taken as normal"
 )
-JACKKNIFE_GROUPS = 20  # of the rows of a fold
 
 
 @dataclass(frozen=True)
@@ -302,7 +302,7 @@ def value_and_error(bound: AbstractBound, on_p: np.ndarray, on_q: np.ndarray) ->
         return float(bound(kl_scores(bound, of_p, of_q)))
 
     on_p, on_q = (np.minimum(f, math.log(len(on_q))) for f in (on_p, on_q))
-    groups, value, step = min(JACKKNIFE_GROUPS, len(on_p), len(on_q)), measure(on_p, on_q), 1e-4
+    groups, value, step = min(KL_JACKKNIFE_GROUPS, len(on_p), len(on_q)), measure(on_p, on_q), 1e-4
     without = [measure(*(np.delete(f, slice(k, None, groups)) for f in (on_p, on_q))) for k in range(groups)]
     # how fast the value falls as the mean of e^f over q rises
     slope = (value - measure(on_p, on_q + step)) / (step * np.exp(on_q).mean())

@@ -199,6 +199,7 @@ MAX_OUTSIDE: Judgement[float] = 0.1  # share of p's rows outside the range of q
 # factor of the interval: e^f has a long tail, and the fitted ratio is less extreme than the true one
 LONG_TAIL: Judgement[float] = 1.5
 MAX_DIVERGENCE_RATIO: Judgement[float] = 12.0  # a mean of larger exponentials cannot be observed
+KL_JACKKNIFE_GROUPS: Resource[int] = 20  # of rows, left out in turn
 MIN_TIME_BLOCKS: Judgement[int] = 40  # a fold needs ten blocks
 TIME_FOLDS: Judgement[int] = 5
 FORGOTTEN: Judgement[float] = 0.05  # rank autocorrelation below which a series has forgotten its past
