@@ -82,7 +82,7 @@ PAIRED: dict[str, Callable[..., Callable[[Tensor, Tensor], Tensor]]] = {
         scale=6.0, hardness_mode="in_batch_negatives", hardness_strength=2.0, **o
     ),
     "mnr similarity": lambda **o: MultipleNegativesRankingLoss(
-        similarity_fct=lambda a, b: 1 - (a[:, None] - b).square().sum(dim=2),
+        similarity_fct=lambda a, b: 1 - a.square().sum(1, keepdim=True) + 2 * a @ b.mT - b.square().sum(1),
         scale=0.3,
         directions=DIRECTIONS,
         **o,
