@@ -192,9 +192,10 @@ def _locate(spec: Spec, labels: Any, columns: Columns) -> Located:
         content = data.content(columns)
         if content is not None and content[0] not in content[1].reader.text_columns:
             return _locate_arrow(data, columns)
-        return _locate_arrays(
+        located = _locate_arrays(
             name, _modality_of_axes(2), lambda: tables.columns_as_rows(table, name, name, columns.label)
         )
+        return replace(located, by_columns=columns.image is None)
     is_list_of_arrays = isinstance(spec, list) and spec and hasattr(spec[0], "__array_interface__")
     if is_list_of_arrays or (has_items(spec) and not isinstance(spec, (list, dict, set))):
         items = Items(spec, type(spec).__name__)
