@@ -127,6 +127,15 @@ def test_bank_samples_that_many_rows_and_carries_their_ids() -> None:
     torch.testing.assert_close(candidates.embedding, bank.rows[0, candidates.index])
 
 
+def test_bank_draws_its_rows_uniformly() -> None:
+    """Wu et al. 2021, Eq. 3: j ~ U(1, n). Each count is binomial; five standard deviations hold for all 20."""
+    torch.manual_seed(0)
+    bank = Bank(20, sample=40_000, dim=4)
+    bank.advance({0: unit(20)}, torch.arange(20), START)
+    counts = bank.candidates({}, torch.arange(2), 0).index.bincount(minlength=20)
+    assert float((counts - 2000).abs().max()) < 5 * (40_000 * 0.05 * 0.95) ** 0.5
+
+
 @pytest.mark.parametrize("source", [InBatch(), Queue(8, dim=4), Bank(20, dim=4), NoNegatives()])
 def test_reading_candidates_changes_nothing(source: InBatch | Queue | Bank | NoNegatives) -> None:
     keys, index = {0: unit(4), 1: unit(4, seed=1)}, torch.arange(4)
