@@ -1,6 +1,7 @@
 """README and docs: sentences are short, commands parse, code runs or says why it is not run."""
 
 import ast
+import json
 import re
 import shlex
 import statistics
@@ -20,14 +21,23 @@ PAGES = [
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
     if page.parent.name != "generated"
 ]
+NOTEBOOKS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
 names = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def text_of(page: Path) -> str:
+    """A page, or the text cells of a notebook."""
+    if page.suffix != ".ipynb":
+        return page.read_text()
+    cells = json.loads(page.read_text())["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown") + "\n"
 
 
 def blocks(page: Path) -> list[tuple[str, str, str]]:
     """(language, code, the line above) of every fenced block."""
     fenced = re.compile(r"^(.*)\n+```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
     return [
-        (language, code, previous_line) for previous_line, language, code in fenced.findall(page.read_text())
+        (language, code, previous_line) for previous_line, language, code in fenced.findall(text_of(page))
     ]
 
 
@@ -48,12 +58,13 @@ def test_sentences_of_generated_pages_are_short() -> None:
         assert percentile(lengths, 0.9) <= 30
 
 
-@pytest.mark.parametrize("page", PAGES, ids=names)
+@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda page: page.name)
 def test_commands_parse(page: Path) -> None:
     """Every `nearfar` command of a shell block is accepted by the command line's own parser."""
     for language, code, _ in blocks(page):
         if language not in ("", "sh", "bash", "console"):
             continue
+        assert "\\\\" not in code, code  # a shell would take the second backslash as a word
         for line in code.replace("\\\n", " ").splitlines():
             command = line.removeprefix("$ ")
             if not re.match(r"(torchrun .* -m )?nearfar ", command) or re.search(r"\[|…|\.\.\.", command):
