@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,6 +79,8 @@ def busy_cores(seconds: float = 0.2) -> float | None:
 
 
 def version(package: str) -> str | None:
+    from importlib import metadata  # slow to import, and `--help` needs no versions
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
