@@ -64,8 +64,16 @@ def test_what_a_preset_adds_to_a_selection_is_shown(capsys: pytest.CaptureFixtur
 
 
 def test_wu2020_has_one_background_for_all() -> None:
-    """Wu et al. 2020, App. D: the 4096 nearest, of however many rows there are."""
-    ball = resolve("instdisc-ball", "DATA", {"preset": "wu2020"}).selection
+    """Wu et al. 2020, App. D: the 4096 nearest, of however many rows there are; SGD, 0.03, batches of 256, temperature 0.07,
+    a bank that keeps half."""
+    settings = resolve("instdisc-ball", "DATA", {"preset": "wu2020"})
+    assert (settings.optimizer, settings.momentum, settings.weight_decay) == ("sgd", 0.9, 1e-4)
+    assert (settings.batch_size, settings.critic["temperature"], settings.negatives["momentum"]) == (
+        256,
+        0.07,
+        0.5,
+    )
+    ball = settings.selection
     others = [
         resolve(recipe, "DATA", {"preset": "wu2020"}).selection for recipe in ("instdisc-annulus", "la")
     ]
