@@ -44,9 +44,8 @@ def distill(
     `teacher` is a run (a path or a `Run`), a network's name with a weights file ("resnet50:weights.pth"), a
     `nf.Teacher`, or a module from a batch of images to features. `objective` is kd, crd, infonce, ml-cpc,
     cosine, relational or a sum of them. The default is the preset's, else crd+kd, or crd for a teacher without
-    a classifier.
-    Data need no labels; if they have some, cross-entropy is part of the loss (`prior={"labels": 0}` leaves it
-    out). Everything else is as in `pretrain`.
+    a classifier. Data need no labels; if they have some, cross-entropy is part of the loss (`prior={"labels": 0}`
+    leaves it out). Everything else is as in `pretrain`.
     """
     out, all_settings = as_path("out", out), {**(config or {}), **settings}
     columns = Columns(all_settings.get("image_column"), all_settings.get("label_column"))
