@@ -99,7 +99,8 @@ def test_the_recipe_simclr_has_the_loss_of_lightly() -> None:
     """Sáez Maldonado 2021, Algorithm 1 from two given views on: f, then g, and Eq. 24 at the recipe's temperature."""
     method, example = built("simclr").eval(), pictures((3, 3))
     temperature = float(resolve("simclr", "data").critic["temperature"])
-    z = [method.encoders.network(view) for view in example.views]  # type: ignore[operator, union-attr]
+    assert isinstance(method.encoders, Shared)
+    z = [method.encoders.network(view) for view in example.views]
     theirs = lightly.loss.NTXentLoss(temperature=temperature)(*z)
     torch.testing.assert_close(method(example).loss, theirs, rtol=0, atol=1e-5)
 
