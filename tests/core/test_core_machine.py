@@ -68,6 +68,25 @@ def write_tree(root: Path, files: dict[str, str]) -> Path:
             },
             3 * GB,
         ),
+        # cache of files that the kernel drops when memory is needed, in versions 2 and 1
+        (
+            {
+                "proc/self/cgroup": "0::/a\n",
+                "sys/fs/cgroup/a/memory.max": "8000000000\n",
+                "sys/fs/cgroup/a/memory.current": "7900000000\n",
+                "sys/fs/cgroup/a/memory.stat": "anon 400000000\nfile 7500000000\ninactive_file 6900000000\n",
+            },
+            7 * GB,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/job\n",
+                "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "8000000000\n",
+                "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "7900000000\n",
+                "sys/fs/cgroup/memory/job/memory.stat": "inactive_file 1\ntotal_inactive_file 6900000000\n",
+            },
+            7 * GB,
+        ),
     ],
 )
 def test_memory_limit_is_the_smallest_of_machine_and_groups(
