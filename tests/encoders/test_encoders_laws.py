@@ -31,6 +31,7 @@ def test_resnets_have_the_weights_of_the_thesis() -> None:
     entrance = deep.get_submodule("conv1")
     assert isinstance(entrance, nn.Conv2d)
     assert (entrance.kernel_size, entrance.stride) == ((3, 3), (1, 1))
+    assert isinstance(deep.get_submodule("maxpool"), nn.Identity)
     assert parameters_of(shallow) + 512 * 1000 + 1000 == parameters_of(reference) == 11_689_512
 
 
