@@ -17,6 +17,7 @@ import pytest
 import nearfar as nf
 from nearfar.cli import main
 from nearfar.studies.mapped import PAPERS, PaperItem, entries, page
+from nearfar.studies.run import find_study, read_options
 
 ROOT = Path(__file__).parents[2]
 FILES = {
@@ -214,7 +215,81 @@ def test_everything_named_in_a_reason_exists() -> None:
             assert heading is None or heading[1] in (ROOT / str(entry.evidence)).read_text(encoding="utf-8")
 
 
+# a figure with its spread or interval, or a number alone; signs of plus do not count
+NUMBER = r"(?<![\w.])(?:(?<![\w.)-])-)?\d[\d.]*(?:e-?\d+)?"
+FIGURE = re.compile(rf"{NUMBER}(?: ± \d[\d.]*(?:e-?\d+)?| \(-?[\d.]+ to -?[\d.]+\))?")
+NOT_FIGURES = re.compile(
+    r"`[^`]*`|(?:docs|tests)/\S+|\b[A-Za-z]+-\d+\b"
+    r"|\b(?:Tables?|Fig\.|Eq\.|App\.|Thm|Cor\.|Prop\.) [\dA-Z][\d.]*(?:(?:-| to | and )\d+)?"
+)
+
+
+def figures_in(text: str) -> set[str]:
+    """The figures of a text, those with a spread also without it, and numbers without their sign."""
+    plain = re.sub(r"(?<=\d),(?=\d{3})", "", text.replace("**", "")).replace("+", "")
+    alone = {number.rstrip(".") for number in re.findall(NUMBER, plain)}
+    return (
+        {figure.rstrip(".") for figure in FIGURE.findall(plain)}
+        | alone
+        | {n.removeprefix("-") for n in alone}
+    )
+
+
+def test_figures_of_a_row_are_on_its_page() -> None:
+    """Each with its spread or interval, next to one another as there."""
+    for _, entry in ALL:
+        pages = re.findall(r"docs/results/\w+\.md", entry.reason)
+        if entry.state in ("reproduced", "not reproduced"):
+            assert pages, f"no page: {entry}"
+        if pages:
+            there = set().union(*(figures_in((ROOT / page).read_text(encoding="utf-8")) for page in pages))
+            plain = NOT_FIGURES.sub("", entry.reason)
+            missing = {figure for figure in figures_in(plain) if figure not in there}
+            assert not missing, (entry.items, missing)
+
+
+def test_a_changed_figure_is_found() -> None:
+    page = figures_in("| IR | -0.5 (-1.3 to +0.2) | **2.1 ± 0.1** of 2,500 |")
+    assert {"-0.5 (-1.3 to 0.2)", "2.1 ± 0.1", "2500", "0.5"} <= page
+    assert not figures_in("-0.5 (-1.2 to +0.2)") <= page
+    assert not figures_in("+2.1 ± 0.2") <= page
+
+
 # ----------------------------------------------------------------------------------------------------- commands
+
+# how a reason says an option of its command
+SAID = {
+    "images": r"([\d,]+) images\b",
+    "size": r"(\d+) px\b",
+    "epochs": r"(\d+) epochs\b",
+    "seeds": r"(\d+|one) seeds?\b",
+    "repeats": r"(\d+|one) (?:seeds?|repetitions)\b",
+    "points": r"([\d,]+) points,",
+    "anchors": r"(\d+) anchors\b",
+    "nats": r"([\d.]+) nats, true",
+}
+
+
+@pytest.mark.parametrize(
+    "entry", [e for _, e in ALL if "nearfar study" in f"{e.evidence} {e.reason}"], ids=lambda e: e.items
+)
+def test_a_command_has_the_budget_of_its_figures(entry: PaperItem) -> None:
+    """What a reason says of images, pixels, epochs and seeds are options or defaults of the command: the evidence's up to
+    the next command, and so on."""
+    start, *others = re.split(r"`(nearfar study [^`]+)`", entry.reason)
+    claims = [(str(entry.evidence), start), *zip(others[::2], others[1::2], strict=True)]
+    for place, (command, text) in enumerate(claims):
+        if not command.startswith("nearfar study "):
+            continue
+        _, _, name, *words = shlex.split(command)
+        options, _ = read_options(find_study(name), words)
+        for option, pattern in SAID.items():
+            said = re.search(pattern, text) if option in options else None
+            if said:  # the first: the paper's own scale may follow
+                number = said[1].replace(",", "").replace("one", "1")
+                assert number == f"{options[option]}", (command, option)
+            elif place == 0 and "images" in options:
+                assert option not in ("images", "size", "epochs", "seeds"), (command, option)
 
 
 @pytest.fixture(scope="module")
@@ -277,8 +352,10 @@ def test_cited_command_runs(
         if SMALL.split()[0] in budget:
             budget += [f"data={pictures}", f"test={pictures}"]
         if study == "distillation":  # the last of the pairs and of the alphas
-            options = dict(word.split("=", 1) for word in ["pairs=resnet8x2>resnet8", *words[1:]])
-            budget += [f"{key}={value.split(',')[-1]}" for key, value in options.items()]
+            options = dict(word.split("=", 1) for word in words[1:])
+            budget += [
+                f"{key}={options[key].split(',')[-1]}" for key in ("pairs", "alphas") if key in options
+            ]
         if study == "speech":
             files = {"train": 72, "test": 20}
             budget = [
@@ -286,6 +363,7 @@ def test_cited_command_runs(
                 for key, rows in files.items()
             ]
             budget += ["epochs=1", "seeds=1"]
+        # of two values the last counts: the budget's
         words = [*words, *budget, "--out", str(study_folder / study)]
     elif name == "detect":
         words = [*(str(run) if word == "RUN" else word for word in words), "--help"]
