@@ -44,7 +44,9 @@ def test_the_online_head_reports_the_thesis_curves(recipe: str, tmp_path: Path) 
     images = open_data("digits").subset(np.arange(256))
     losses = Losses()
     nf.pretrain(recipe, images, tmp_path / "plain", config=SMALL, quiet=True)
-    nf.pretrain(recipe, images, tmp_path / "online", config=SMALL, quiet=True, hooks=[nf.OnlineHead(), losses])
+    nf.pretrain(
+        recipe, images, tmp_path / "online", config=SMALL, quiet=True, hooks=[nf.OnlineHead(), losses]
+    )
     plain, online = weights(tmp_path / "plain"), weights(tmp_path / "online")
     assert plain.keys() == online.keys()
     assert all(torch.equal(plain[name], online[name]) for name in plain)
