@@ -117,9 +117,11 @@ def page() -> str:
         "",
         "Every numbered item of the five papers that nearfar began with, and the sections that make a claim. "
         "Each row names its evidence and its state. `nearfar study --papers` prints this page. "
-        "A test walks all rows: cited tests exist and contain the formula, cited commands run on a tiny budget. "
+        "Tests walk all rows. Cited tests exist and contain the formula. Cited commands have the budget of their figures and "
+        "run on a tiny one. Figures are on the page that the row names. "
         "Data are CIFAR-10 unless the row says otherwise. Figures are in "
-        "[images](results/images.md), [bounds](results/bounds.md) and [more studies](results/studies.md). "
+        "[images](results/images.md), [bounds](results/bounds.md), [distillation](results/distillation.md) and "
+        "[more studies](results/studies.md). "
         "The papers are in the [references](references.md).",
         "",
         "| state | means |",
