@@ -71,6 +71,7 @@ from nearfar.parts.encoders import HeadConfig
 
 ALIASES = {"temperature": "critic.temperature"}  # names the contract keeps at the top
 Layer = Mapping[str, Any]
+SCORING_CHOICES = ("critic", "negatives", "selection", "bound")
 
 # -------------------------------------------------------------------------------------- reading layers
 
@@ -350,11 +351,7 @@ def check(
     if checked.batch_size < 2 and not (role and (role.same_rows_in_views or role.gives_corrupted_keys)):
         raise UserError(f"batch_size was {checked.batch_size}; expected a number of at least 2")
     if complete and not stored:  # a run that one process trained before can still be read
-        scoring = {
-            choice: objects.get(choice, parts.get(choice))
-            for choice in ("critic", "negatives", "selection", "bound")
-        }
-        check_exchange(checked.exchange, **scoring)
+        check_exchange(checked.exchange, *({**parts, **objects}[choice] for choice in SCORING_CHOICES))
     return checked
 
 
