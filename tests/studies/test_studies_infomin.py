@@ -17,7 +17,6 @@ from nearfar.studies.comparison import make_result
 from nearfar.studies.images import ImageSetup
 from nearfar.studies.infomin import (
     STRENGTHS,
-    STUDIES,
     TEMPERATURES,
     TUNING_SHARE,
     add_information,
@@ -27,6 +26,7 @@ from nearfar.studies.infomin import (
     scaled_views,
     strength_name,
 )
+from nearfar.studies.run import find_study
 from nearfar.train.pretrain import pretrain
 
 
@@ -154,7 +154,7 @@ def test_remarks_name_the_shape() -> None:
 
 def test_the_study_runs(tmp_path: Path) -> None:
     toy = ["data=glyphs:train", "images=80", "epochs=1", "size=12", "batch=40", "seeds=1", "jobs=1"]
-    result = run_study(STUDIES[0], tmp_path, toy).result
+    result = run_study(find_study("infomin"), tmp_path, toy).result
     assert len(list((tmp_path / "cells").iterdir())) == len(STRENGTHS)
     first, last = strength_name(STRENGTHS[0]), strength_name(STRENGTHS[-1])
     nats, label, plain_table = result.tables[:3]

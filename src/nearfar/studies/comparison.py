@@ -1,7 +1,7 @@
 """A comparison as a specification: arms x seeds, the paper's column, and its claims with a verdict each.
 
-    def specify(setup: ImageSetup, depth: float = 0.9) -> Comparison: ...
-    STUDIES = (comparison_study("ring", "…", specify),)
+    @comparison_study("ring", "…")
+    def ring(setup: ImageSetup, depth: float = 0.9) -> Comparison: ...
 
 Every arm is trained under every seed and evaluated by the same measures. A claim says that one arm is better
 than another; its verdict is that of the paired differences (`core.statistics`).
@@ -11,11 +11,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from nearfar.core.statistics import mean_difference
 from nearfar.studies.frame import (
     REFERENCE,
+    STUDIES,
     Study,
     StudyResult,
     StudyTable,
@@ -142,21 +143,22 @@ def make_result(figures: Figures, comparison: Comparison) -> StudyResult:
 
 
 Finish = Callable[[StudyResult, Figures, Comparison], StudyResult]
+Specify = TypeVar("Specify", bound=Callable[..., Comparison])
 
 
 def comparison_study(
-    name: str,
-    about: str,
-    specify: Callable[..., Comparison],
-    measure: RunMeasure | None = None,
-    finish: Finish | None = None,
-) -> Study:
-    """A study by `specify(setup, **options)`. `measure`: further values; `finish`: tables, remarks."""
+    name: str, about: str, measure: RunMeasure | None = None, finish: Finish | None = None
+) -> Callable[[Specify], Specify]:
+    """Lists `specify(setup, **options)` as a study. `measure`: further values; `finish`: tables, remarks."""
 
-    def run(workspace: Workspace, setup: ImageSetup, **options: Any) -> StudyResult:
-        comparison = specify(setup, **options)
-        figures = compute_figures(workspace, setup, comparison.all_arms(), measure)
-        result = make_result(figures, comparison)
-        return finish(result, figures, comparison) if finish else result
+    def register(specify: Specify) -> Specify:
+        def run(workspace: Workspace, setup: ImageSetup, **options: Any) -> StudyResult:
+            comparison = specify(setup, **options)
+            figures = compute_figures(workspace, setup, comparison.all_arms(), measure)
+            result = make_result(figures, comparison)
+            return finish(result, figures, comparison) if finish else result
 
-    return Study(name, about, run, specify)
+        STUDIES[name] = Study(name, about, run, specify)
+        return specify
+
+    return register

@@ -32,15 +32,6 @@ CRITICS = ("cosine", "bilinear", "separable", "joint")
 MAX_SAMPLE = 1024  # test images of the held-out estimate
 
 
-def critics(setup: ImageSetup) -> Comparison:
-    arms = {name: StudyArm("simclr", {} if name == "cosine" else {"critic": name}) for name in CRITICS}
-    claims = [Claim("cosine", name) for name in CRITICS[1:]]
-    column = PaperColumn(
-        {"joint": "no better features"}, "Wu et al. 2020, sec. 4 and Sáez Maldonado 2021, ch. 11, in words"
-    )
-    return Comparison("Critics", arms, claims, {"linear": column, "knn": column})
-
-
 def held_out_nats(run: Run, test: Images) -> dict[str, Any]:
     """The run's own bound between two views of test images, in the form that is proven."""
     rows = np.arange(min(MAX_SAMPLE, len(test)))
@@ -64,6 +55,9 @@ def add_nats(result: StudyResult, figures: Figures, comparison: Comparison) -> S
     )
 
 
+@comparison_study(
+    "dim-weights", "Liu 2022, Eq. 37-39: Deep InfoMax with its global and local term and its prior"
+)
 def dim_weights(setup: ImageSetup) -> Comparison:
     weights = {"global": (1.0, 0.0), "local": (0.0, 1.0), "both": (0.5, 1.0)}
     arms = {}
@@ -75,17 +69,17 @@ def dim_weights(setup: ImageSetup) -> Comparison:
     return Comparison("Weights of Deep InfoMax", arms, claims)
 
 
-STUDIES = (
-    comparison_study(
-        "critics",
-        "Wu et al. 2020, sec. 4, Sáez Maldonado 2021, ch. 11: critics of growing power, held-out nats against accuracy",
-        critics,
-        held_out_nats,
-        add_nats,
-    ),
-    comparison_study(
-        "dim-weights",
-        "Liu 2022, Eq. 37-39: Deep InfoMax with its global and local term and its prior",
-        dim_weights,
-    ),
+@comparison_study(
+    "critics",
+    "Wu et al. 2020, sec. 4, Sáez Maldonado 2021, ch. 11: critics of growing power, held-out nats "
+    "against accuracy",
+    held_out_nats,
+    add_nats,
 )
+def critics(setup: ImageSetup) -> Comparison:
+    arms = {name: StudyArm("simclr", {} if name == "cosine" else {"critic": name}) for name in CRITICS}
+    claims = [Claim("cosine", name) for name in CRITICS[1:]]
+    column = PaperColumn(
+        {"joint": "no better features"}, "Wu et al. 2020, sec. 4 and Sáez Maldonado 2021, ch. 11, in words"
+    )
+    return Comparison("Critics", arms, claims, {"linear": column, "knn": column})

@@ -39,6 +39,9 @@ def epochs_for(paper_epochs: int, epochs: int) -> int:
     return max(1, round(epochs * paper_epochs / LENGTHS[0]))
 
 
+@comparison_study(
+    "curricula", "Song & Ermon 2020, Table 3: MoCo-v2 with CPC and four ML-CPC curricula, over epochs"
+)
 def curricula(setup: ImageSetup) -> Comparison:
     arms, values, claims, x = {}, {}, [], {}
     for place, length in enumerate(LENGTHS):
@@ -66,6 +69,22 @@ POLICIES = {  # by what a curriculum follows; {ends} and a schedule over the who
 }
 
 
+def add_last_values(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
+    """Adds where each curriculum ended."""
+    rows = [
+        mean_row(name, [one["course"][arm.watch[0]][-1] for one in figures[name] if one])
+        for name, arm in comparison.arms.items()
+        if arm.watch
+    ]
+    return result.adding(StudyTable("value at the end", tuple(rows)))
+
+
+@comparison_study(
+    "adaptive-curricula",
+    "ours: curricula of alpha and of a ring's edge that follow the held-out bound or the variance, not a "
+    "clock",
+    finish=add_last_values,
+)
 def adaptive_curricula(setup: ImageSetup) -> Comparison:
     """ML-CPC's alpha from 10 to 0.1, and a ring's lower edge from 0 to 0.9, by a clock and by what stalls.
 
@@ -86,28 +105,3 @@ def adaptive_curricula(setup: ImageSetup) -> Comparison:
             if policy != "clock":
                 claims.append(Claim(name, f"{name.split()[0]} by clock"))
     return Comparison("Curricula", arms, claims)
-
-
-def add_last_values(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
-    """Adds where each curriculum ended."""
-    rows = [
-        mean_row(name, [one["course"][arm.watch[0]][-1] for one in figures[name] if one])
-        for name, arm in comparison.arms.items()
-        if arm.watch
-    ]
-    return result.adding(StudyTable("value at the end", tuple(rows)))
-
-
-STUDIES = (
-    comparison_study(
-        "adaptive-curricula",
-        "ours: curricula of alpha and of a ring's edge that follow the held-out bound or the variance, not a clock",
-        adaptive_curricula,
-        finish=add_last_values,
-    ),
-    comparison_study(
-        "curricula",
-        "Song & Ermon 2020, Table 3: MoCo-v2 with CPC and four ML-CPC curricula, over epochs",
-        curricula,
-    ),
-)

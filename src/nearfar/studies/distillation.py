@@ -27,7 +27,7 @@ from nearfar.modalities import Images
 from nearfar.parts.encoders import check_backbone
 from nearfar.run.trained import Run
 from nearfar.studies.comparison import verdict
-from nearfar.studies.frame import Study, StudyResult, StudyTable, Workspace, mean_row
+from nearfar.studies.frame import StudyResult, StudyTable, Workspace, mean_row, study
 from nearfar.studies.images import ONE_CORE, ImageSetup, image_sets
 from nearfar.sweeps.engine import Cell, CellStore
 from nearfar.system.hardware import one_thread
@@ -74,6 +74,11 @@ class DistillationSetup(ImageSetup):
     size: int = 12
 
 
+@study(
+    "distillation",
+    "Song & Ermon 2020, Tables 1 and 2 and Fig. 4 in small: teachers and students, KD, CRD, alpha-CPC "
+    "and alpha-ML-CPC",
+)
 def run(
     workspace: Workspace,
     setup: DistillationSetup,
@@ -285,13 +290,3 @@ def _over_pairs(by_pair: Mapping[str, Sequence[float]]) -> str:
     if len(by_pair) == 1:
         return verdict(next(iter(by_pair.values())))
     return verdict([mean_and_spread(values)[0] for values in by_pair.values()], "pairs")
-
-
-STUDIES = (
-    Study(
-        "distillation",
-        "Song & Ermon 2020, Tables 1 and 2 and Fig. 4 in small: teachers and students, KD, CRD, alpha-CPC "
-        "and alpha-ML-CPC",
-        run,
-    ),
-)

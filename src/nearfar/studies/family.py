@@ -87,12 +87,6 @@ def choose_entries(words: str) -> dict[str, StudyArm]:
     return choose(words, entries(), "recipes")
 
 
-def family(setup: ImageSetup, recipes: str = "all") -> Comparison:
-    arms = choose_entries(recipes)
-    column = PaperColumn({name: f"{value:g}, {source}" for name, (value, source) in PAPER.items()}, SOURCE)
-    return Comparison("Recipes", arms, paper={"linear": column}, baselines=BASELINES)
-
-
 def paper_difference(name: str, base: str) -> str | None:
     """The difference of two figures of one paper, which share a protocol."""
     if name not in PAPER or base not in PAPER:
@@ -156,11 +150,12 @@ def _verdicts(figures: Figures, pairs: Mapping[str, str], measure: str) -> str:
     )
 
 
-STUDIES = (
-    comparison_study(
-        "family",
-        "every image recipe on one budget: linear and kNN top-1, cost, and selections against their bases",
-        family,
-        finish=add_differences,
-    ),
+@comparison_study(
+    "family",
+    "every image recipe on one budget: linear and kNN top-1, cost, and selections against their bases",
+    finish=add_differences,
 )
+def family(setup: ImageSetup, recipes: str = "all") -> Comparison:
+    arms = choose_entries(recipes)
+    column = PaperColumn({name: f"{value:g}, {source}" for name, (value, source) in PAPER.items()}, SOURCE)
+    return Comparison("Recipes", arms, paper={"linear": column}, baselines=BASELINES)

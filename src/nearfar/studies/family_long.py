@@ -28,7 +28,7 @@ from nearfar.modalities import Images
 from nearfar.run.trained import Run
 from nearfar.studies import curricula, rings
 from nearfar.studies.comparison import Claim, Comparison, Figures, PaperColumn, compute_figures, make_result
-from nearfar.studies.frame import Study, StudyResult, StudyRow, StudyTable, Workspace, choose
+from nearfar.studies.frame import StudyResult, StudyRow, StudyTable, Workspace, choose, study
 from nearfar.studies.frozen_features import map_probe
 from nearfar.studies.images import CIFAR, ImageSetup, StudyArm
 from nearfar.studies.rings import BASES, RINGS, base_arm, ring_arm, rising_edge
@@ -111,6 +111,11 @@ QUESTIONS: dict[str, Callable[[ImageSetup, Edges, SampleSizes], Comparison]] = {
 }
 
 
+@study(
+    "family-long",
+    "hours: four methods against their rings, curricula, annealing, temperature, number of negatives; "
+    "transfer",
+)
 def run(
     workspace: Workspace,
     setup: LongSetup,
@@ -222,13 +227,3 @@ def progress_remarks(figures: Figures) -> list[str]:
     if listed:
         remarks.append(f"missing, by number of the seed: {'; '.join(listed)}; the same command resumes.")
     return remarks
-
-
-STUDIES = (
-    Study(
-        "family-long",
-        "hours: four methods against their rings, curricula, annealing, temperature, number of negatives; "
-        "transfer",
-        run,
-    ),
-)

@@ -1,8 +1,9 @@
 """What a study is: an experiment of a paper, run again, with its figures beside the paper's.
 
-    STUDIES = (Study("binary", "what it shows, in a line", run),)
+    @study("binary", "what it shows, in a line")
+    def run(workspace: Workspace, p: float = 0.5) -> StudyResult: ...
 
-`run(workspace, **options)` returns a `StudyResult`. The signature is the schema of the options; a parameter
+The signature is the schema of the options; a parameter
 that is a dataclass stands for its fields, so that studies share options. Whatever takes long is a cell of
 `workspace`: a finished cell is stored in the study's folder and not computed again.
 """
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 TableValue = float | str | None  # a number, a claim in words, or nothing
 Values = Mapping[str, Any]  # of a cell, as JSON
 Chosen = TypeVar("Chosen")
+Run = TypeVar("Run", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -216,3 +218,18 @@ class Study:
     run: Callable[..., StudyResult]
     schema: Callable[..., Any] | None = None
     draw: "Callable[[StudyResult], Figure] | None" = None
+
+
+STUDIES: dict[str, Study] = {}  # by name, in the order of import
+
+
+def study(
+    name: str, about: str, *, draw: "Callable[[StudyResult], Figure] | None" = None
+) -> Callable[[Run], Run]:
+    """Lists a function of a workspace and options as a study."""
+
+    def register(run: Run) -> Run:
+        STUDIES[name] = Study(name, about, run, draw=draw)
+        return run
+
+    return register

@@ -41,12 +41,6 @@ def map_probe(run: Run, test: Images) -> dict[str, Any]:
     return {"map": top1, "map_width": fit.features.shape[1]}
 
 
-def pooling(setup: ImageSetup, recipes: str = "instdisc,instdisc-ring,cmc") -> Comparison:
-    measures = {"linear": "linear top-1 in percent, pooled", "map": "linear top-1 in percent, before pooling"}
-    arms = {name: StudyArm(name) for name in recipes.split(",")}
-    return Comparison("Pooling", arms, measures=measures, baselines=())
-
-
 def add_map_gains(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
     remarks = []
     for name in comparison.arms:
@@ -69,13 +63,6 @@ def label_free_measures(run: Run, test: Images) -> dict[str, Any]:
     return {key: measures[key] if np.isfinite(measures.get(key, np.nan)) else None for key in LABEL_FREE}
 
 
-def quality(setup: ImageSetup, recipes: str = "bases") -> Comparison:
-    """`recipes`: `bases` (no variants), `all`, or names from `study family`, with commas."""
-    entries = choose_entries("all" if recipes == "bases" else recipes)
-    arms = {name: arm for name, arm in entries.items() if recipes != "bases" or base_of(name) is None}
-    return Comparison("Probes", arms, baselines=())
-
-
 def add_label_free(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
     """A table for each label-free measure, and its rank correlations with the probes."""
     runs = [values for name in comparison.arms for values in figures[name] if values is not None]
@@ -93,19 +80,23 @@ def add_label_free(result: StudyResult, figures: Figures, comparison: Comparison
     return StudyResult((*result.tables, *tables), tuple(remarks))
 
 
-STUDIES = (
-    comparison_study(
-        "pooling",
-        "Wu et al. 2021, sec. 5: linear evaluation before and after pooling",
-        pooling,
-        map_probe,
-        add_map_gains,
-    ),
-    comparison_study(
-        "quality",
-        "RankMe, LiDAR, alpha-ReQ and uniformity against probes, over recipes",
-        quality,
-        label_free_measures,
-        add_label_free,
-    ),
+@comparison_study(
+    "pooling", "Wu et al. 2021, sec. 5: linear evaluation before and after pooling", map_probe, add_map_gains
 )
+def pooling(setup: ImageSetup, recipes: str = "instdisc,instdisc-ring,cmc") -> Comparison:
+    measures = {"linear": "linear top-1 in percent, pooled", "map": "linear top-1 in percent, before pooling"}
+    arms = {name: StudyArm(name) for name in recipes.split(",")}
+    return Comparison("Pooling", arms, measures=measures, baselines=())
+
+
+@comparison_study(
+    "quality",
+    "RankMe, LiDAR, alpha-ReQ and uniformity against probes, over recipes",
+    label_free_measures,
+    add_label_free,
+)
+def quality(setup: ImageSetup, recipes: str = "bases") -> Comparison:
+    """`recipes`: `bases` (no variants), `all`, or names from `study family`, with commas."""
+    entries = choose_entries("all" if recipes == "bases" else recipes)
+    arms = {name: arm for name, arm in entries.items() if recipes != "bases" or base_of(name) is None}
+    return Comparison("Probes", arms, baselines=())

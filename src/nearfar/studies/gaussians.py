@@ -31,7 +31,7 @@ from nearfar.core.types import Certificate, NegativeSampling
 from nearfar.errors import UserError
 from nearfar.parts.bounds import AlphaCPC, InfoNCE, MultiLabelCPC, smallest_proven_alpha
 from nearfar.parts.critics import Joint, Separable
-from nearfar.studies.frame import Study, StudyResult, StudyRow, StudyTable, TableValue, Workspace
+from nearfar.studies.frame import StudyResult, StudyRow, StudyTable, TableValue, Workspace, study
 
 DIM = 20
 LEVELS = (2, 4, 6, 8, 10)  # nats
@@ -195,6 +195,7 @@ def claim(anchors: int, negatives: int) -> Certificate:
     return MultiLabelCPC(smallest_proven_alpha(anchors, negatives)).certificate(sampling)
 
 
+@study("gaussians", "Song & Ermon 2020, Fig. 3: CPC and ML-CPC on Gaussians of 20 dimensions, 2 to 10 nats")
 def run(
     workspace: Workspace,
     arms: str = "joint,separable,proven",
@@ -296,12 +297,3 @@ def proven_table(values: Mapping[str, Sequence[float]], certificate: Certificate
     return StudyTable(
         "Proven", tuple(rows), "Song & Ermon 2020, Cor. 2", {"I(X; Y)": (LEVELS, LEVELS)}, "nats"
     )
-
-
-STUDIES = (
-    Study(
-        "gaussians",
-        "Song & Ermon 2020, Fig. 3: CPC and ML-CPC on Gaussians of 20 dimensions, 2 to 10 nats",
-        run,
-    ),
-)

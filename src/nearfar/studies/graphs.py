@@ -37,7 +37,7 @@ from nearfar.modalities.graph.scores import (
 )
 from nearfar.parts.encoders import GraphNetwork
 from nearfar.studies.comparison import Figures, PaperColumn, paired, values_of, verdict
-from nearfar.studies.frame import Study, StudyResult, StudyTable, Values, Workspace, mean_row
+from nearfar.studies.frame import StudyResult, StudyTable, Values, Workspace, mean_row, study
 from nearfar.sweeps.engine import Cell
 from nearfar.train.pretrain import pretrain
 
@@ -62,6 +62,7 @@ NODE_BASELINES = {"inputs": None, UNTRAINED: "gin", UNTRAINED_GCN: "gcn-2"}
 NODE_SPLITS = 2  # random splits of the nodes, for each seed
 
 
+@study("graphs", "Sun et al. 2020 and You et al. 2020: graphs without labels, 10-fold SVM")
 def run(
     workspace: Workspace, data: str = "TUDataset/MUTAG", seeds: int = 5, epochs: int = 20, jobs: int = 1
 ) -> StudyResult:
@@ -72,6 +73,7 @@ def run(
     return _result(figures, f"{Path(data).name}, accuracy in percent", pairs, paper)
 
 
+@study("nodes", "Veličković et al. 2019 and Zhu et al. 2020: nodes without labels, logistic regression")
 def run_nodes(
     workspace: Workspace,
     data: str = "TUDataset/PROTEINS",
@@ -165,13 +167,3 @@ def _trained_network(
 
 def _kernel(network: torch.nn.Module, graphs: Any) -> np.ndarray:
     return rbf_kernel(network_features(network, graphs, network))
-
-
-STUDIES = (
-    Study("graphs", "Sun et al. 2020 and You et al. 2020: graphs without labels, 10-fold SVM", run),
-    Study(
-        "nodes",
-        "Veličković et al. 2019 and Zhu et al. 2020: nodes without labels, logistic regression",
-        run_nodes,
-    ),
-)

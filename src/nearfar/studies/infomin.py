@@ -147,13 +147,6 @@ def strength_name(strength: float) -> str:
     return f"strength {strength:g}"
 
 
-def infomin(setup: ImageSetup) -> Comparison:
-    arms = {strength_name(s): StudyArm("simclr", scaled_views(s)) for s in STRENGTHS}
-    x = {strength_name(s): ("simclr", s) for s in STRENGTHS}
-    label = "strength (1: SimCLR's own)"
-    return Comparison("Accuracy", arms, baselines=(), x=x, x_label=label)
-
-
 def add_information(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
     """Adds the tables in nats, and says whether accuracy over strength is an inverted U."""
     tables = [_nats_table(figures, measure) for measure in NATS]
@@ -226,13 +219,14 @@ def _remarks(
     return tuple(remarks)
 
 
-STUDIES = (
-    comparison_study(
-        "infomin",
-        "Sáez Maldonado 2021, sec. 5.2: what two views share against accuracy, as augmentation grows "
-        "stronger",
-        infomin,
-        information_measures,
-        add_information,
-    ),
+@comparison_study(
+    "infomin",
+    "Sáez Maldonado 2021, sec. 5.2: what two views share against accuracy, as augmentation grows stronger",
+    information_measures,
+    add_information,
 )
+def infomin(setup: ImageSetup) -> Comparison:
+    arms = {strength_name(s): StudyArm("simclr", scaled_views(s)) for s in STRENGTHS}
+    x = {strength_name(s): ("simclr", s) for s in STRENGTHS}
+    label = "strength (1: SimCLR's own)"
+    return Comparison("Accuracy", arms, baselines=(), x=x, x_label=label)

@@ -16,6 +16,9 @@ from nearfar.studies.images import ImageSetup, StudyArm
 BOTH_MEASURES = ("knn", "linear")
 
 
+@comparison_study(
+    "vince", "Wu et al. 2020, Fig. 2a: instance discrimination, ball, annulus and Local Aggregation"
+)
 def vince(setup: ImageSetup, background: float = 0.1) -> Comparison:
     """`background`: the share of the bank that B_i holds, one for all arms and constant, as in App. D."""
     nearest = {"selection.lower": 1 - background}
@@ -38,6 +41,9 @@ MOMENTA = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99)
 DEFAULT_MOMENTUM = 0.5
 
 
+@comparison_study(
+    "bank-momentum", "Wu et al. 2020, Fig. 2c: instance discrimination against its bank's update momentum"
+)
 def bank_momentum(setup: ImageSetup) -> Comparison:
     """M[i] <- normalise(m M[i] + (1 - m) z_i): at m = 0 a row is the view of the last epoch."""
     arms = {f"m={m:g}": StudyArm("instdisc", {"negatives.momentum": m}) for m in MOMENTA}
@@ -55,6 +61,9 @@ def bank_momentum(setup: ImageSetup) -> Comparison:
 TEMPERATURES = (0.07, 1.0)
 
 
+@comparison_study(
+    "temperature", "Wu et al. 2020, sec. 5.3: temperature 0.07 against 1, said to be negligible"
+)
 def temperature(setup: ImageSetup, recipes: str = "instdisc,simclr") -> Comparison:
     """The paper: "negligible", 0.07 and 1 perform as well. So each is claimed to be above the other, and the
     paper is right where neither holds."""
@@ -85,6 +94,9 @@ def only_augmentation(kind: str) -> dict[str, Any]:
     return {f"views.{name}": 0.0 for name in (*AUGMENTATIONS, "blur") if name != kind}
 
 
+@comparison_study(
+    "views", "Wu et al. 2020, Fig. 2b: SimCLR and instance discrimination with each augmentation alone"
+)
 def views(setup: ImageSetup, recipes: str = "simclr,instdisc") -> Comparison:
     names = recipes.split(",")
     arms = {
@@ -98,27 +110,3 @@ def views(setup: ImageSetup, recipes: str = "simclr,instdisc") -> Comparison:
     values = {f"instdisc, {kind}": text for kind, text in VIEWS_PAPER.items()} if "instdisc" in names else {}
     column = PaperColumn(values, VIEWS_SOURCE if values else "")
     return Comparison("Figure 2b", arms, claims, dict.fromkeys(BOTH_MEASURES, column), baselines=(UNTRAINED,))
-
-
-STUDIES = (
-    comparison_study(
-        "vince",
-        "Wu et al. 2020, Fig. 2a: instance discrimination, ball, annulus and Local Aggregation",
-        vince,
-    ),
-    comparison_study(
-        "bank-momentum",
-        "Wu et al. 2020, Fig. 2c: instance discrimination against its bank's update momentum",
-        bank_momentum,
-    ),
-    comparison_study(
-        "temperature",
-        "Wu et al. 2020, sec. 5.3: temperature 0.07 against 1, said to be negligible",
-        temperature,
-    ),
-    comparison_study(
-        "views",
-        "Wu et al. 2020, Fig. 2b: SimCLR and instance discrimination with each augmentation alone",
-        views,
-    ),
-)

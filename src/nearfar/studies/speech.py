@@ -30,7 +30,7 @@ from nearfar.modalities.sound.views import WholeSound
 from nearfar.parts.encoders import ConvGRU
 from nearfar.run.features import features
 from nearfar.run.trained import fresh_method
-from nearfar.studies.frame import Study, StudyResult, StudyTable, Values, Workspace, mean_row
+from nearfar.studies.frame import StudyResult, StudyTable, Values, Workspace, mean_row, study
 from nearfar.sweeps.engine import Cell
 from nearfar.system.hardware import one_thread
 from nearfar.train.pretrain import pretrain
@@ -45,6 +45,7 @@ UNTRAINED = "untrained"
 VALIDATION = "validation"
 
 
+@study("speech", "Liu 2022, sec. 2 on spoken digits: CPC with three kinds of negatives beside MFCC")
 def run(
     workspace: Workspace,
     train: str = "data/fsdd_train.parquet",
@@ -163,8 +164,3 @@ def _remarks(by_arm: Mapping[str, Sequence[Values]], test: str) -> tuple[str, ..
         "every speaker is in both parts, so the figures do not describe unknown voices.",
         f"tested on {test}; window and steps ahead were chosen on a fifth of the training recordings.",
     )
-
-
-STUDIES = (
-    Study("speech", "Liu 2022, sec. 2 on spoken digits: CPC with three kinds of negatives beside MFCC", run),
-)

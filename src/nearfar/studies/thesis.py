@@ -37,7 +37,7 @@ from nearfar.studies.comparison import (
     values_of,
     verdict,
 )
-from nearfar.studies.frame import Study, StudyResult, StudyRow, StudyTable, TableValue, Workspace, mean_row
+from nearfar.studies.frame import StudyResult, StudyRow, StudyTable, TableValue, Workspace, mean_row, study
 from nearfar.studies.frozen_features import label_free_measures
 from nearfar.studies.images import ImageSetup, StudyArm
 
@@ -225,6 +225,10 @@ SIMCLR_TRENDS = (
 )  # fmt: skip
 
 
+@study(
+    "thesis-simclr",
+    "Sáez Maldonado 2021, sec. 10.1 in small: SimCLR over batch, temperature, jitter, blur and network",
+)
 def simclr(workspace: Workspace, setup: ThesisSetup, tables: str = "all") -> StudyResult:
     """`tables` names some by number, with commas: 3, 23a, 8, 6."""
     by_table = choose_tables(tables)
@@ -293,6 +297,11 @@ BYOL_TRENDS = (
 )
 
 
+@study(
+    "thesis-byol",
+    "Sáez Maldonado 2021, sec. 10.2 in small: BYOL over batch, network, jitter and blur; is it less "
+    "sensitive to batch size than SimCLR?",
+)
 def byol(workspace: Workspace, setup: ThesisSetup) -> StudyResult:
     """BYOL, and SimCLR on the same batches and images. The thesis' figures are of single batches."""
     figures = train_models(workspace, setup, [model for models in BYOL_TABLES.values() for model in models])
@@ -344,6 +353,17 @@ def tau_name(tau: float) -> str:
     return f"tau {tau:g}"
 
 
+def add_rankme(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
+    """Adds RankMe, the number of directions that features use: low for a collapsed network."""
+    return result.adding(measure_table("RankMe of the features", figures, comparison.arms, "rankme"))
+
+
+@comparison_study(
+    "byol-target",
+    "Sáez Maldonado 2021, sec. 8: BYOL with tau of 0 to 1, without weight decay, without predictor",
+    label_free_measures,
+    add_rankme,
+)
 def byol_target(setup: ImageSetup) -> Comparison:
     """xi <- tau xi + (1 - tau) theta: at tau 0 the target is the online network, at 1 it stays untrained."""
     arms = {tau_name(tau): StudyArm("byol", {"encoders.momentum": tau}) for tau in TAUS}
@@ -365,6 +385,12 @@ def byol_target(setup: ImageSetup) -> Comparison:
     return Comparison("BYOL's target", arms, claims, {"knn": column, "linear": column})
 
 
+@comparison_study(
+    "byol-norms",
+    "Richemond et al. 2020 in small: BYOL with batch norm, group norm, standardised weights, no norm",
+    label_free_measures,
+    add_rankme,
+)
 def byol_norms(setup: ImageSetup) -> Comparison:
     """Batch norm in backbone and heads, in one of them, in neither, and what may replace it there."""
     without = {"encoders.head": "mlp-plain"}
@@ -387,37 +413,3 @@ def byol_norms(setup: ImageSetup) -> Comparison:
         "Richemond et al. 2020, sec. 3, linear evaluation of ResNet-50, 1,000 epochs",
     )
     return Comparison("Norms of BYOL", arms, claims, {"linear": column})
-
-
-def add_rankme(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
-    """Adds RankMe, the number of directions that features use: low for a collapsed network."""
-    return result.adding(measure_table("RankMe of the features", figures, comparison.arms, "rankme"))
-
-
-STUDIES = (
-    Study(
-        "thesis-simclr",
-        "Sáez Maldonado 2021, sec. 10.1 in small: SimCLR over batch, temperature, jitter, blur and network",
-        simclr,
-    ),
-    Study(
-        "thesis-byol",
-        "Sáez Maldonado 2021, sec. 10.2 in small: BYOL over batch, network, jitter and blur; is it less "
-        "sensitive to batch size than SimCLR?",
-        byol,
-    ),
-    comparison_study(
-        "byol-target",
-        "Sáez Maldonado 2021, sec. 8: BYOL with tau of 0 to 1, without weight decay, without predictor",
-        byol_target,
-        label_free_measures,
-        add_rankme,
-    ),
-    comparison_study(
-        "byol-norms",
-        "Richemond et al. 2020 in small: BYOL with batch norm, group norm, standardised weights, no norm",
-        byol_norms,
-        label_free_measures,
-        add_rankme,
-    ),
-)
