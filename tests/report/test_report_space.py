@@ -9,7 +9,7 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import trustworthiness
 from sklearn.neighbors import NearestNeighbors
 
-from nearfar.report.space import FEW, flat_map, principal, queries_of
+from nearfar.report.explore import FEW, flat_map, principal, queries_of
 from nearfar.search.neighbours import nearest_others, unit_rows
 
 

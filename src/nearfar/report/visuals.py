@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from nearfar.modalities import DataSet
-from nearfar.report.explore import map_of
+from nearfar.report.explore import map_of, queries_of
 from nearfar.report.facts import (
     UNAVAILABLE,
     Absent,
@@ -25,7 +25,6 @@ from nearfar.report.facts import (
 )
 from nearfar.report.pictures import Sample, data_uri, fitted, within
 from nearfar.report.selection import selection_of, selects
-from nearfar.report.space import queries_of
 from nearfar.run.trained import Run
 from nearfar.search.neighbours import nearest_others, unit_rows
 
