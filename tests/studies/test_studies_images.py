@@ -12,7 +12,7 @@ import torch
 import nearfar as nf
 from nearfar.data import open_data
 from nearfar.errors import Stopped
-from nearfar.studies.comparison import compute_figures
+from nearfar.studies.comparison import Comparison, compute_figures
 from nearfar.studies.family_long import map_and_transfer_probes
 from nearfar.studies.frame import Workspace, mean_row
 from nearfar.studies.frozen_features import map_probe
@@ -165,7 +165,11 @@ def test_two_jobs_compute_what_one_computes(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     arms = {name: StudyArm(name) for name in ("simclr", "supervised", "pixels")}
     one, two = (
-        compute_figures(Workspace(tmp_path / str(jobs), "s"), replace(TOY, jobs=jobs, seeds=1), arms)
+        compute_figures(
+            Workspace(tmp_path / str(jobs), "s"),
+            replace(TOY, jobs=jobs, seeds=1),
+            Comparison("x", arms, baselines=()),
+        )
         for jobs in (1, 2)
     )
     for name, seeds in one.items():

@@ -56,7 +56,7 @@ class Comparison:
     """Arms by name; `paper`: columns by measure; `x`: (series, number) of arms to draw as lines."""
 
     title: str
-    arms: Mapping[str, StudyArm]
+    arms: Mapping[str, Any]  # StudyArm, where images are trained on
     claims: Sequence[Claim] = ()
     paper: Mapping[str, PaperColumn] = field(default_factory=dict)
     measures: Mapping[str, str] = field(default_factory=lambda: MEASURES)
@@ -65,7 +65,7 @@ class Comparison:
     x_label: str = ""
     remarks: tuple[str, ...] = ()
 
-    def all_arms(self) -> dict[str, StudyArm]:
+    def all_arms(self) -> dict[str, Any]:
         return {**{name: StudyArm(name) for name in self.baselines}, **self.arms}
 
 
@@ -84,11 +84,12 @@ def paired(figures: Figures, first: str, second: str, measure: str) -> list[floa
 def compute_figures(
     workspace: Workspace,
     setup: ImageSetup,
-    arms: Mapping[str, StudyArm],
+    *comparisons: Comparison,
     measure: RunMeasure | None = None,
     deadline: float = math.inf,
 ) -> dict[str, list[Any]]:
-    """The values of every arm, one for each seed."""
+    """The values of every arm, one for each seed; comparisons share the arms that have one name."""
+    arms = {name: arm for comparison in comparisons for name, arm in comparison.all_arms().items()}
     compute = partial(compute_arm, setup=setup, measure=measure)
     cell_of = lambda name, seed: setup.cell(name, arms[name], seed, measure)
     return workspace.run_arms(list(arms), setup.numbers, cell_of, compute, setup.jobs, deadline)
@@ -137,9 +138,11 @@ def make_verdicts(figures: Figures, comparison: Comparison) -> list[str]:
     return sentences
 
 
-def make_result(figures: Figures, comparison: Comparison) -> StudyResult:
-    tables = tuple(make_table(figures, comparison, measure) for measure in comparison.measures)
-    return StudyResult(tables, (*make_verdicts(figures, comparison), *comparison.remarks))
+def make_result(figures: Figures, *comparisons: Comparison) -> StudyResult:
+    """The tables of each comparison, then the verdicts and remarks of each."""
+    tables = [make_table(figures, one, measure) for one in comparisons for measure in one.measures]
+    remarks = [text for one in comparisons for text in (*make_verdicts(figures, one), *one.remarks)]
+    return StudyResult(tuple(tables), tuple(remarks))
 
 
 Finish = Callable[[StudyResult, Figures, Comparison], StudyResult]
@@ -154,7 +157,7 @@ def comparison_study(
     def register(specify: Specify) -> Specify:
         def run(workspace: Workspace, setup: ImageSetup, **options: Any) -> StudyResult:
             comparison = specify(setup, **options)
-            figures = compute_figures(workspace, setup, comparison.all_arms(), measure)
+            figures = compute_figures(workspace, setup, comparison, measure=measure)
             result = make_result(figures, comparison)
             return finish(result, figures, comparison) if finish else result
 

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -89,39 +90,30 @@ def run(
 ) -> StudyResult:
     """`alphas`: those of Tables 1 and 2 (`printed`), or a list for L and J alike, as in Fig. 4."""
     all_objectives = objectives(alphas)
-    names = [_read_pair(pair) for pair in pairs.split(",")]
+    names = {ARROW.join(pair): pair for pair in map(_read_pair, pairs.split(","))}
     make = partial(_cell, setup, lr=lr)
     compute = partial(compute_top1, setup=setup, store=workspace.store)
     teachers = {
         name: make(f"teacher {name}", "teacher", setup.seed, name, teacher_epochs)
-        for name in dict.fromkeys(teacher for teacher, _ in names)
+        for name in dict.fromkeys(teacher for teacher, _ in names.values())
     }
     taught = dict(zip(teachers, workspace.run(list(teachers.values()), compute, setup.jobs), strict=True))
-    cells: dict[tuple[str, str, int], Cell] = {}
-    for seed in setup.numbers:
-        for teacher, student in names:
-            pair = f"{teacher}{ARROW}{student}"
-            label = f"{student} alone,seed={seed}"
-            cells[pair, STUDENT_ALONE, seed] = make(label, "alone", seed, student, setup.epochs)
-            for name, (objective, alpha) in all_objectives.items():
-                lesson: dict[str, Any] = {
-                    "objective": objective,
-                    "alpha": alpha,
-                    "teacher": dict(teachers[teacher].identity),
-                }
-                label = f"{pair} {name},seed={seed}"
-                cells[pair, name, seed] = make(label, "student", seed, student, setup.epochs, **lesson)
-    values = dict(zip(cells, workspace.run(list(cells.values()), compute, setup.jobs), strict=True))
-    figures = {
-        f"{teacher}{ARROW}{student}": {
-            TEACHER: [taught[teacher]["top1"]],
-            **{
-                name: [values[f"{teacher}{ARROW}{student}", name, seed]["top1"] for seed in setup.numbers]
-                for name in (STUDENT_ALONE, *all_objectives)
-            },
-        }
-        for teacher, student in names
+
+    def cell_of(arm: tuple[str, str], seed: int) -> Cell:
+        (pair, name), (teacher, student) = arm, names[arm[0]]
+        if name == STUDENT_ALONE:
+            return make(f"{student} alone,seed={seed}", "alone", seed, student, setup.epochs)
+        objective, alpha = all_objectives[name]
+        lesson = {"objective": objective, "alpha": alpha, "teacher": dict(teachers[teacher].identity)}
+        return make(f"{pair} {name},seed={seed}", "student", seed, student, setup.epochs, **lesson)
+
+    arms = list(product(names, (STUDENT_ALONE, *all_objectives)))
+    values = workspace.run_arms(arms, setup.numbers, cell_of, compute, setup.jobs)
+    figures: dict[str, dict[str, list[float]]] = {
+        pair: {TEACHER: [taught[teacher]["top1"]]} for pair, (teacher, _) in names.items()
     }
+    for (pair, name), seeds in values.items():
+        figures[pair][name] = [one["top1"] for one in seeds]
     return StudyResult((*_pair_tables(figures), _mean_table(figures)), make_remarks(figures))
 
 

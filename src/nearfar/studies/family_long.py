@@ -144,14 +144,11 @@ def run(
         **{t: f"linear top-1 in percent, {Path(t.partition('+')[0]).stem}" for t in targets},
     }
     comparisons = [replace(question(setup, edges, sizes), measures=measures) for question in compare.values()]
-    arms = {name: arm for comparison in comparisons for name, arm in comparison.all_arms().items()}
     measure = partial(map_and_transfer_probes, targets=targets)
-    figures = compute_figures(workspace, setup, arms, measure, deadline)
-    results = [make_result(figures, comparison) for comparison in comparisons]
-    tables = [table for result in results for table in result.tables]
-    remarks = [remark for result in results for remark in result.remarks]
+    figures = compute_figures(workspace, setup, *comparisons, measure=measure, deadline=deadline)
+    result = make_result(figures, *comparisons)
     small = rings.small_rings(sample, pool, edges) if "ring" in compare else ()
-    return StudyResult((selection, *tables), (*remarks, *small, *progress_remarks(figures)))
+    return StudyResult((selection, *result.tables), (*result.remarks, *small, *progress_remarks(figures)))
 
 
 EdgeScores = dict[tuple[str, float, float], float | None]  # the linear probe by (recipe, depth, upper)
@@ -191,7 +188,8 @@ def _edge_scores(
         f"{recipe} {depth:g} to {upper:g}": ring_arm(recipe, rising_edge(depth, setup.epochs), upper, *sizes)
         for recipe, depth, upper in keys
     }
-    figures = compute_figures(workspace, setup, arms, deadline=deadline)
+    comparison = Comparison("Edges", arms, baselines=())
+    figures = compute_figures(workspace, setup, comparison, deadline=deadline)
     return {
         key: None if seeds[0] is None else seeds[0]["linear"]
         for key, seeds in zip(keys, figures.values(), strict=True)

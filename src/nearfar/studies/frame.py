@@ -10,7 +10,7 @@ that is a dataclass stands for its fields, so that studies share options. Whatev
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 TableValue = float | str | None  # a number, a claim in words, or nothing
 Values = Mapping[str, Any]  # of a cell, as JSON
 Chosen = TypeVar("Chosen")
+Arm = TypeVar("Arm", bound=Hashable)
 Run = TypeVar("Run", bound=Callable[..., Any])
 
 
@@ -187,13 +188,13 @@ class Workspace:
 
     def run_arms(
         self,
-        arms: Sequence[str],
+        arms: Sequence[Arm],
         seeds: range,
-        cell_of: Callable[[str, int], Cell],
+        cell_of: Callable[[Arm, int], Cell],
         compute: Compute,
         jobs: int = 1,
         deadline: float = math.inf,
-    ) -> dict[str, list[Any]]:
+    ) -> dict[Arm, list[Any]]:
         """The values of the cells `cell_of(arm, seed)` in the same order, by arm and one for each seed."""
         values = self.run([cell_of(arm, seed) for seed in seeds for arm in arms], compute, jobs, deadline)
         return {arm: values[place :: len(arms)] for place, arm in enumerate(arms)}

@@ -59,16 +59,13 @@ def run(
         check_whole(key, value, 1)
     prints = [part.fingerprint for part in recordings(train, test)]
     data = {"train": train, "test": test, "fingerprints": prints}
-    cells = [Cell(name, {"arm": name, **data}) for name in MFCC]
-    for arm in (UNTRAINED, *NEGATIVES):
-        length = 0 if arm == UNTRAINED else epochs
-        cells += [
-            Cell(f"{arm},seed={s}", {"arm": arm, "epochs": length, "seed": s, **data})
-            for s in range(seed, seed + seeds)
-        ]
-    by_arm: dict[str, list[Values]] = {}
-    for cell, values in zip(cells, workspace.run(cells, compute, jobs), strict=True):
-        by_arm.setdefault(cell.identity["arm"], []).append(values)
+    lengths = {UNTRAINED: 0, **dict.fromkeys(NEGATIVES, epochs)}
+    cell_of = lambda arm, number: Cell(
+        f"{arm},seed={number}", {"arm": arm, "epochs": lengths[arm], "seed": number, **data}
+    )
+    features_only = workspace.run([Cell(name, {"arm": name, **data}) for name in MFCC], compute, jobs)
+    by_arm = {name: [values] for name, values in zip(MFCC, features_only, strict=True)}
+    by_arm |= workspace.run_arms(list(lengths), range(seed, seed + seeds), cell_of, compute, jobs)
     return StudyResult((_table(by_arm),), _remarks(by_arm, test))
 
 

@@ -32,9 +32,9 @@ from nearfar.studies.comparison import (
     PaperColumn,
     comparison_study,
     compute_figures,
+    make_result,
     measure_table,
     paired,
-    values_of,
     verdict,
 )
 from nearfar.studies.frame import StudyResult, StudyRow, StudyTable, TableValue, Workspace, mean_row, study
@@ -112,35 +112,31 @@ class Trend:
         return verdict(differences, "pairs") if differences else None
 
 
-def train_models(workspace: Workspace, setup: ThesisSetup, models: Sequence[ThesisModel]) -> Figures:
-    """The values of every model by its name, one for each seed."""
-    minimum = 2 * LARGEST_BATCH // min(model.batch for model in models)
+def compare_models(
+    setup: ThesisSetup,
+    models_by_table: Mapping[str, Sequence[ThesisModel]],
+    paper: Mapping[ThesisModel, Sequence[TableValue]],
+    source: str,
+    x: Callable[[Sequence[ThesisModel], ThesisModel], tuple[str, float] | None],
+) -> list[Comparison]:
+    """The tables of the thesis as comparisons without claims."""
+    minimum = 2 * LARGEST_BATCH // min(model.batch for models in models_by_table.values() for model in models)
     if setup.batch < minimum:
         raise UserError(
             f"batch was {setup.batch}; it stands for the thesis' {LARGEST_BATCH}, whose smallest batch must "
             f"scale to at least 2: expected {minimum} or more"
         )
-    return compute_figures(workspace, setup, {str(model): model.arm(setup) for model in models})
-
-
-def model_tables(
-    models_by_table: Mapping[str, Sequence[ThesisModel]],
-    figures: Figures,
-    paper: Mapping[ThesisModel, Sequence[TableValue]],
-    source: str,
-    x: Callable[[Sequence[ThesisModel], ThesisModel], tuple[str, float] | None],
-) -> list[StudyTable]:
-    """The tables of the thesis: each is one for top-1 and one for top-5."""
-    tables = []
-    for (name, models), (place, measure) in product(models_by_table.items(), enumerate(MEASURES)):
-        rows = []
-        for model in models:
-            values, printed = values_of(figures, str(model), measure), paper.get(model, (None, None))[place]
-            series, number = x(models, model) or ("", None)
-            rows.append(mean_row(str(model), values, printed, scale=100, x=number, series=series))
-        has_paper = any(row.paper is not None for row in rows)
-        tables.append(StudyTable(f"{name}, {MEASURES[measure]}", tuple(rows), source if has_paper else ""))
-    return tables
+    comparisons = []
+    for name, models in models_by_table.items():
+        printed = [(str(model), paper[model]) for model in models if model in paper]
+        columns = {
+            measure: PaperColumn({model: values[place] for model, values in printed}, source)
+            for place, measure in enumerate(MEASURES if printed else ())
+        }
+        arms = {str(model): model.arm(setup) for model in models}
+        places = {str(model): place for model in models if (place := x(models, model))}
+        comparisons.append(Comparison(name, arms, (), columns, MEASURES, (), places))
+    return comparisons
 
 
 def trend_table(trends: Sequence[Trend], figures: Figures, paper: PaperFigures, source: str) -> StudyTable:
@@ -232,9 +228,9 @@ SIMCLR_TRENDS = (
 def simclr(workspace: Workspace, setup: ThesisSetup, tables: str = "all") -> StudyResult:
     """`tables` names some by number, with commas: 3, 23a, 8, 6."""
     by_table = choose_tables(tables)
-    figures = train_models(workspace, setup, [model for models in by_table.values() for model in models])
     x = lambda models, model: over_batch(model) if models is BATCH_MODELS else _over_jitter(model)
-    printed = model_tables(by_table, figures, SIMCLR_PAPER, SIMCLR_SOURCE, x)
+    comparisons = compare_models(setup, by_table, SIMCLR_PAPER, SIMCLR_SOURCE, x)
+    figures = compute_figures(workspace, setup, *comparisons)
     means = {name: mean_and_spread([v["linear"] for v in seeds if v])[0] for name, seeds in figures.items()}
     best = max(means, key=means.__getitem__)
     remarks = (
@@ -246,7 +242,7 @@ def simclr(workspace: Workspace, setup: ThesisSetup, tables: str = "all") -> Stu
         EQUAL_EPOCHS,
     )
     trends = trend_table(SIMCLR_TRENDS, figures, SIMCLR_PAPER, SIMCLR_SOURCE)
-    return StudyResult((*printed, trends), remarks)
+    return StudyResult((*make_result(figures, *comparisons).tables, trends), remarks)
 
 
 def _over_jitter(model: ThesisModel) -> tuple[str, float] | None:
@@ -304,10 +300,10 @@ BYOL_TRENDS = (
 )
 def byol(workspace: Workspace, setup: ThesisSetup) -> StudyResult:
     """BYOL, and SimCLR on the same batches and images. The thesis' figures are of single batches."""
-    figures = train_models(workspace, setup, [model for models in BYOL_TABLES.values() for model in models])
     paper = {model: [f"{top:g}, of one batch" for top in tops] for model, tops in SINGLE_BATCH.items()}
     x = lambda models, model: None if models is VIEWS else over_batch(model)
-    printed = model_tables(BYOL_TABLES, figures, paper, BYOL_SOURCE, x)
+    comparisons = compare_models(setup, BYOL_TABLES, paper, BYOL_SOURCE, x)
+    figures = compute_figures(workspace, setup, *comparisons)
     models_by_method = {"byol": SHALLOW, "simclr": SIMCLR_MODELS}
     by_method = {name: batch_sensitivity(figures, models) for name, models in models_by_method.items()}
     less = [a["range"] < b["range"] for a, b in zip(by_method["byol"], by_method["simclr"], strict=True)]
@@ -319,7 +315,8 @@ def byol(workspace: Workspace, setup: ThesisSetup) -> StudyResult:
         "BYOL has no temperature: a critic's scale only multiplies its loss.",
     )
     trends = trend_table(BYOL_TRENDS, figures, {}, BYOL_CLAIMS)
-    return StudyResult((*printed, _sensitivity_table(by_method), trends), remarks)
+    tables = make_result(figures, *comparisons).tables
+    return StudyResult((*tables, _sensitivity_table(by_method), trends), remarks)
 
 
 def batch_sensitivity(figures: Figures, models: Sequence[ThesisModel]) -> list[dict[str, float]]:
