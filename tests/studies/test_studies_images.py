@@ -13,9 +13,9 @@ import nearfar as nf
 from nearfar.data import open_data
 from nearfar.errors import Stopped
 from nearfar.studies.comparison import Comparison, compute_figures
+from nearfar.studies.family import map_probe
 from nearfar.studies.family_long import map_and_transfer_probes
 from nearfar.studies.frame import Workspace, mean_row
-from nearfar.studies.frozen_features import map_probe
 from nearfar.studies.images import ImageSetup, StudyArm, compute_arm, image_sets
 from nearfar.system.hardware import one_thread
 from nearfar.train.pretrain import run_pretraining

@@ -26,10 +26,10 @@ from nearfar.errors import UserError
 from nearfar.evaluate import evaluate_run
 from nearfar.modalities import Images
 from nearfar.run.trained import Run
-from nearfar.studies import curricula, rings
+from nearfar.studies import objectives, rings
 from nearfar.studies.comparison import Claim, Comparison, Figures, PaperColumn, compute_figures, make_result
+from nearfar.studies.family import map_probe
 from nearfar.studies.frame import StudyResult, StudyRow, StudyTable, Workspace, choose, study
-from nearfar.studies.frozen_features import map_probe
 from nearfar.studies.images import CIFAR, ImageSetup, StudyArm
 from nearfar.studies.rings import BASES, RINGS, base_arm, ring_arm, rising_edge
 
@@ -73,10 +73,12 @@ def compare_rings(setup: ImageSetup, edges: Edges, sizes: SampleSizes) -> Compar
 
 
 def compare_curricula(setup: ImageSetup, edges: Edges, sizes: SampleSizes) -> Comparison:
-    arms = {name: StudyArm("moco", changes) for name, changes in curricula.CURRICULA.items()}
-    values = {name: figures[0] for name, figures in curricula.PAPER.items()}
-    claims = tuple(Claim(name, curricula.BASE) for name in arms if name != curricula.BASE)
-    column = PaperColumn(values, f"{curricula.SOURCE}, 200 epochs")
+    arms = {name: StudyArm("moco", changes) for name, changes in objectives.CURRICULA.items()}
+    values = {name: figures[0] for name, figures in objectives.CURRICULA_PAPER.items()}
+    claims = tuple(
+        Claim(name, objectives.CURRICULA_BASE) for name in arms if name != objectives.CURRICULA_BASE
+    )
+    column = PaperColumn(values, f"{objectives.CURRICULA_SOURCE}, 200 epochs")
     return Comparison("Curricula", arms, claims, {"linear": column})
 
 

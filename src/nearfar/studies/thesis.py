@@ -37,8 +37,8 @@ from nearfar.studies.comparison import (
     paired,
     verdict,
 )
+from nearfar.studies.family import label_free_measures
 from nearfar.studies.frame import StudyResult, StudyRow, StudyTable, TableValue, Workspace, mean_row, study
-from nearfar.studies.frozen_features import label_free_measures
 from nearfar.studies.images import ImageSetup, StudyArm
 
 LARGEST_BATCH = 1024  # of the thesis
