@@ -265,8 +265,8 @@ def test_every_cell_is_finite_and_reused(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        ("arms=joint,all", "arms was 'joint,all'; expected joint, separable, proven, with commas between"),
-        ("arms=", "arms was"),
+        ("arms=joint,all", "all is not one of the arms; expected one of joint, proven, separable"),
+        ("arms=", "is not one of the arms"),
         ("anchors=1", "anchors 1,"),
         ("steps=1", "steps was 1,"),
         ("batch_size=1", "batch_size 1,"),

@@ -134,7 +134,7 @@ def test_some_of_the_simclr_tables(tmp_path: Path) -> None:
     ]
     claims = [row.label for row in result.tables[-1].rows]
     assert claims == ["batch 1024 above 512", "batch 1024 above 16"]  # the first has one pair in the figure
-    with pytest.raises(nf.UserError, match="tables was '3,9'; expected all, or 3, 23a, 8, 6"):
+    with pytest.raises(nf.UserError, match="9 is not one of the tables; expected one of 23a, 3, 6, 8"):
         run_study(find_study("thesis-simclr"), tmp_path, [*DIGITS, "tables=3,9"])
 
 

@@ -29,7 +29,7 @@ from nearfar.parts.encoders import check_backbone
 from nearfar.run.trained import Run
 from nearfar.studies.comparison import verdict
 from nearfar.studies.frame import StudyResult, StudyTable, Workspace, mean_row, study
-from nearfar.studies.images import ONE_CORE, ImageSetup, image_sets
+from nearfar.studies.images import ONE_CORE, ImageSetup, image_sets, labels_of
 from nearfar.sweeps.engine import Cell, CellStore
 from nearfar.system.hardware import one_thread
 from nearfar.train.defaults import resolve_here
@@ -207,10 +207,9 @@ def classifier_accuracy(run: Run, test: Images) -> float:
     rows = features(run.encoder(), test, run.plain_view(), device=run.device, workers=1)
     classifier = run.method().encoders.classifier()
     assert classifier is not None
-    assert test.labels is not None
     with torch.no_grad():
         predicted = classifier(rows).argmax(dim=1)
-    return float((predicted == torch.from_numpy(test.labels)).double().mean())
+    return float((predicted == labels_of(test)).double().mean())
 
 
 # ------------------------------------------------------------------------------------------------ tables

@@ -21,12 +21,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.stats import spearmanr
 
 from nearfar.config.recipes import RECIPES
 from nearfar.core.statistics import mean_and_spread, mean_difference
-from nearfar.evaluate import LabelledFeatures, features, scores
+from nearfar.evaluate import features, linear
 from nearfar.evaluate.quality import measures_of, view_features
 from nearfar.modalities import Images
 from nearfar.modalities.image.views import PIPELINES
@@ -41,7 +40,7 @@ from nearfar.studies.comparison import (
     verdict,
 )
 from nearfar.studies.frame import StudyResult, StudyTable, choose, mean_row
-from nearfar.studies.images import BASELINES, ImageSetup, StudyArm
+from nearfar.studies.images import BASELINES, ImageSetup, StudyArm, labels_of
 
 LABEL_FREE = {"rankme": "RankMe", "lidar": "LiDAR", "alpha_req": "alpha-ReQ", "uniformity": "uniformity"}
 MAX_SAMPLE = 2048  # images for the label-free measures
@@ -50,15 +49,10 @@ MAX_SAMPLE = 2048  # images for the label-free measures
 def map_probe(run: Run, test: Images) -> dict[str, Any]:
     """The linear probe on the flattened feature map, and its number of dimensions."""
     encoder, plain_view = run.encoder("map"), run.plain_view()
-
-    def labelled(images: Images) -> LabelledFeatures:
-        assert images.labels is not None
-        rows = features(encoder, images, plain_view, device=run.device, workers=1)
-        return LabelledFeatures(rows, torch.from_numpy(images.labels))
-
-    fit = labelled(run.open_data())
-    top1 = scores(fit, labelled(test), ["linear"])["linear"]["top1"]
-    return {"map": top1, "map_width": fit.features.shape[1]}
+    sets = run.open_data(), test
+    fit, held_out = (features(encoder, s, plain_view, device=run.device, workers=1) for s in sets)
+    top1 = linear(fit, labels_of(sets[0]), held_out, labels_of(test))["top1"]
+    return {"map": top1, "map_width": fit.shape[1]}
 
 
 def add_map_gains(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:

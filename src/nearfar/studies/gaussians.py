@@ -31,7 +31,7 @@ from nearfar.core.types import Certificate, NegativeSampling
 from nearfar.errors import UserError
 from nearfar.parts.bounds import AlphaCPC, InfoNCE, MultiLabelCPC, smallest_proven_alpha
 from nearfar.parts.critics import Joint, Separable
-from nearfar.studies.frame import StudyResult, StudyRow, StudyTable, TableValue, Workspace, study
+from nearfar.studies.frame import StudyResult, StudyRow, StudyTable, TableValue, Workspace, choose, study
 
 DIM = 20
 LEVELS = (2, 4, 6, 8, 10)  # nats
@@ -211,9 +211,7 @@ def run(
 
     The learning rate of `proven` falls to zero within each level, so half the steps are enough for it.
     """
-    kinds = [kind.strip() for kind in arms.split(",")]
-    if not set(kinds) <= set(KINDS):
-        raise UserError(f"arms was {arms!r}; expected {', '.join(KINDS)}, with commas between")
+    kinds = choose(arms, dict.fromkeys(KINDS), "arms")
     if steps < 2 or min(batch_size, anchors, batches) < 2 or negatives < anchors - 1:
         raise UserError(
             f"steps was {steps}, batch_size {batch_size}, anchors {anchors}, negatives {negatives} and "

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,8 +21,7 @@ from nearfar.config.resolving import resolve
 from nearfar.core.statistics import mean_and_spread
 from nearfar.data import open_data
 from nearfar.errors import UserError, check_whole
-from nearfar.evaluate.protocols import scores
-from nearfar.evaluate.sets import LabelledFeatures
+from nearfar.evaluate import knn, linear
 from nearfar.modalities import Recordings
 from nearfar.modalities.sound.show import mfcc_features
 from nearfar.modalities.sound.views import WholeSound
@@ -124,19 +122,12 @@ def accuracies(
     """Top-1 of the digit by a linear probe, and of the speaker by nearest neighbours."""
     assert fit.labels is not None
     assert test.labels is not None
-    targets = {
-        "digit": ("linear", fit.labels, test.labels),
-        "speaker": ("knn", fit.groups["speaker"], test.groups["speaker"]),
-    }
+    digits, test_digits = torch.from_numpy(fit.labels), torch.from_numpy(test.labels)
+    speakers, test_speakers = (torch.from_numpy(part.groups["speaker"]) for part in (fit, test))
     return {
-        name: _top1(protocol, (fit_features, fit_labels), (test_features, test_labels))
-        for name, (protocol, fit_labels, test_labels) in targets.items()
+        "digit": linear(fit_features, digits, test_features, test_digits)["top1"],
+        "speaker": knn(fit_features, speakers, test_features, test_speakers)["top1"],
     }
-
-
-def _top1(protocol: str, *sets: tuple[Tensor, np.ndarray]) -> float:
-    fit, test = (LabelledFeatures(rows, torch.from_numpy(labels)) for rows, labels in sets)
-    return scores(fit, test, (protocol,))[protocol]["top1"]
 
 
 def _table(by_arm: Mapping[str, Sequence[Values]]) -> StudyTable:

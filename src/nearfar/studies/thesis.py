@@ -38,7 +38,16 @@ from nearfar.studies.comparison import (
     verdict,
 )
 from nearfar.studies.family import label_free_measures
-from nearfar.studies.frame import StudyResult, StudyRow, StudyTable, TableValue, Workspace, mean_row, study
+from nearfar.studies.frame import (
+    StudyResult,
+    StudyRow,
+    StudyTable,
+    TableValue,
+    Workspace,
+    choose,
+    mean_row,
+    study,
+)
 from nearfar.studies.images import ImageSetup, StudyArm
 
 LARGEST_BATCH = 1024  # of the thesis
@@ -252,11 +261,8 @@ def _over_jitter(model: ThesisModel) -> tuple[str, float] | None:
 
 
 def choose_tables(tables: str) -> dict[str, list[ThesisModel]]:
-    numbers = {name.split()[1]: name for name in SIMCLR_TABLES}
-    words = list(numbers) if tables == "all" else [number.strip() for number in tables.split(",")]
-    if not {*words} <= {*numbers}:
-        raise UserError(f"tables was {tables!r}; expected all, or {', '.join(numbers)} with commas between")
-    return {numbers[number]: SIMCLR_TABLES[numbers[number]] for number in numbers if number in words}
+    numbers = choose(tables, {name.split()[1]: name for name in SIMCLR_TABLES}, "tables")
+    return {name: models for name, models in SIMCLR_TABLES.items() if name in numbers.values()}
 
 
 # -------------------------------------------------------------------------------------------------- BYOL
