@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nearfar.core.results import SetFacts
 from nearfar.core.schedules import linear
 from nearfar.core.types import Certificate
 from nearfar.data import open_data
@@ -67,8 +68,8 @@ def test_scores_include_baselines_and_nested_protocols(make_run: Make, make_resu
     )
     scores = gather(make_run(evaluation={"results": [result]}), Detail()).scores
     tested = scores[0].tested
-    assert (tested.name, tested.samples, tested.unit) == ("digits:test", 2000, "images")
-    assert (tested.fitted_on, tested.fitted_samples) == ("digits:train", 5000)
+    assert (tested.test.name, tested.test.samples, tested.test.unit) == ("digits:test", 2000, "images")
+    assert (tested.train.name, tested.train.samples) == ("digits:train", 5000)
     assert Fact("k", "20") in tested.settings
     low, high = result["knn"]["interval"]
     answers = scores[0].answers
@@ -83,7 +84,7 @@ def test_scores_include_baselines_and_nested_protocols(make_run: Make, make_resu
             0.3,
             0.4,
             None,
-            replace(tested, kind=f"{tested.kind} w", name="all of it", samples=900),
+            replace(tested, kind=f"{tested.kind} w", test=SetFacts("all of it", 900, "w", "blocks")),
         ),
         Score("knn", "pixels", 0.25, 0.5, (0.2, 0.3), tested),
     )

@@ -285,7 +285,7 @@ def _score(protocol: str, features: str, measurement: Measurement, test_set: Tes
     top5 = measurement.figures["top5"] if "top5" in measurement.titles() else None
     if measurement.test is not None:  # another test set than that of the other protocols
         kind = f"{test_set.kind} {measurement.test.fingerprint}"
-        test_set = replace(test_set, kind=kind, name=measurement.test.name, samples=measurement.test.samples)
+        test_set = replace(test_set, kind=kind, test=measurement.test)
     return Score(
         protocol,
         features,
@@ -298,16 +298,9 @@ def _score(protocol: str, features: str, measurement: Measurement, test_set: Tes
 
 
 def _tested(result: Result) -> Tested:
-    return Tested(
-        result.kind,
-        result.test.name,
-        result.test.samples,
-        result.test.unit,
-        result.train.name,
-        result.train.samples,
-        tuple(Fact(str(name), as_text(value)) for name, value in result.settings.items()),
-        tuple(_class_names(result.notes.get("labels"))),
-    )
+    settings = tuple(Fact(str(name), as_text(value)) for name, value in result.settings.items())
+    names = tuple(_class_names(result.notes.get("labels")))
+    return Tested(result.kind, result.test, result.train, settings, names)
 
 
 def _class_names(labels: Any) -> Iterator[tuple[int, str]]:

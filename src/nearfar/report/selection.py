@@ -1,9 +1,10 @@
 """Which negatives a run's selection keeps, on a sample of anchors: counts, similarities, pictures.
 
 Measured when the page is written, from the last checkpoint and the data: the candidates of the step that the
-run would take next. Nothing here knows the selections apart. Who is kept is what the selection returns; who was
-pulled to the positive's side is whose score raises the positive's or is a further positive; the rest was
-dropped.
+run would take next.
+
+Nothing here knows the selections apart. Who is kept is what the selection returns; who was pulled to the
+positive's side is whose score raises the positive's or is a further positive; the rest was dropped.
 """
 
 import math
@@ -25,7 +26,6 @@ from nearfar.core.scores import Dense, Scores
 from nearfar.core.types import Batch, Context, Coverage
 from nearfar.data.stream import batch_of
 from nearfar.modalities import DataSet
-from nearfar.report.explore import queries_of
 from nearfar.report.facts import (
     UNAVAILABLE,
     Absent,
@@ -38,7 +38,7 @@ from nearfar.report.facts import (
     Selected,
     as_sentence,
 )
-from nearfar.report.pictures import Sample, data_uri, fitted, within
+from nearfar.report.pictures import Sample, data_uri, fitted, queries_of, within
 from nearfar.run.trained import Run
 
 ABSENT, NEGATIVE, CLOSE, PULLED, DROPPED, EASY = range(-1, 5)
