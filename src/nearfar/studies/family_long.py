@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,11 +64,7 @@ class SampleSizes(NamedTuple):
 
 
 def compare_rings(setup: ImageSetup, edges: Edges, sizes: SampleSizes) -> Comparison:
-    arms = {}
-    for recipe, (depth, upper) in edges.items():
-        arms[BASES[recipe]] = base_arm(recipe, sizes.sample)
-        arms[RINGS[recipe]] = ring_arm(recipe, rising_edge(depth, setup.epochs), upper, *sizes)
-    claims = tuple(Claim(RINGS[recipe], BASES[recipe]) for recipe in edges)
+    arms, claims = rings.rings_and_bases(setup, edges, *sizes)
     return Comparison("Rings", arms, claims, {"map": rings.RING_PAPER})
 
 
@@ -159,43 +155,33 @@ EdgeScores = dict[tuple[str, float, float], float | None]  # the linear probe by
 def select_edges(
     workspace: Workspace, setup: ImageSetup, bases: Sequence[str], sizes: SampleSizes, deadline: float
 ) -> tuple[StudyTable, Edges | None]:
-    """The best edges of every ring on validation images, None while scores are missing; their table."""
-    score = partial(_edge_scores, workspace, setup, sizes=sizes, deadline=deadline)
-    depths = {recipe: [(depth, FIRST_UPPER) for depth in DEPTHS] for recipe in bases}
-    scores = score(depths)
-    uppers = {
-        recipe: [(best_edges(scores, recipe, pairs)[0], upper) for upper in UPPERS]
-        for recipe, pairs in depths.items()
-    }
-    scores |= score(uppers)
+    """The best edges of every ring on validation images, None while scores are missing; their table.
+
+    Depths are compared at the first upper edge, then upper edges at the best depth.
+    """
+    scores: EdgeScores = {}
+    edges: dict[str, tuple[float, float]] = {}
+    for uppers in ((FIRST_UPPER,), UPPERS):
+        pairs = {r: list(product((edges[r][0],) if edges else DEPTHS, uppers)) for r in bases}
+        keys = [(recipe, *pair) for recipe in bases for pair in pairs[recipe]]
+        arms = {
+            f"{recipe} {depth:g} to {upper:g}": ring_arm(
+                recipe, rising_edge(depth, setup.epochs), upper, *sizes
+            )
+            for recipe, depth, upper in keys
+        }
+        figures = compute_figures(
+            workspace, setup, Comparison("Edges", arms, baselines=()), deadline=deadline
+        )
+        for key, (values,) in zip(keys, figures.values(), strict=True):
+            scores[key] = None if values is None else values["linear"]
+        edges = {recipe: best_edges(scores, recipe, pairs[recipe]) for recipe in bases}
     rows = [
         StudyRow(f"{RINGS[recipe]}, {depth:g} to {upper:g}", None, None if value is None else 100 * value)
         for (recipe, depth, upper), value in scores.items()
     ]
     title = f"edges on validation, linear top-1 in percent, {setup.images} images, {setup.epochs} epochs"
-    edges = {recipe: best_edges(scores, recipe, pairs) for recipe, pairs in uppers.items()}
     return StudyTable(title, tuple(rows)), None if None in scores.values() else edges
-
-
-def _edge_scores(
-    workspace: Workspace,
-    setup: ImageSetup,
-    candidates: Mapping[str, Sequence[tuple[float, float]]],
-    *,
-    sizes: SampleSizes,
-    deadline: float,
-) -> EdgeScores:
-    keys = [(recipe, *pair) for recipe, pairs in candidates.items() for pair in pairs]
-    arms = {
-        f"{recipe} {depth:g} to {upper:g}": ring_arm(recipe, rising_edge(depth, setup.epochs), upper, *sizes)
-        for recipe, depth, upper in keys
-    }
-    comparison = Comparison("Edges", arms, baselines=())
-    figures = compute_figures(workspace, setup, comparison, deadline=deadline)
-    return {
-        key: None if seeds[0] is None else seeds[0]["linear"]
-        for key, seeds in zip(keys, figures.values(), strict=True)
-    }
 
 
 def best_edges(scores: EdgeScores, recipe: str, pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:

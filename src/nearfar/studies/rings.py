@@ -58,6 +58,17 @@ def rising_edge(depth: float, epochs: int) -> str:
     return f"linear(0,{depth:g},{epochs / 3:g})"
 
 
+def rings_and_bases(
+    setup: ImageSetup, edges: Mapping[str, tuple[float, float]], sample: int, pool: int | None = None
+) -> tuple[dict[str, StudyArm], list[Claim]]:
+    """Each recipe of `edges` and its ring with a rising lower edge; `edges`: (depth, upper) by recipe."""
+    arms = {}
+    for recipe, (depth, upper) in edges.items():
+        arms[BASES[recipe]] = base_arm(recipe, sample)
+        arms[RINGS[recipe]] = ring_arm(recipe, rising_edge(depth, setup.epochs), upper, sample, pool)
+    return arms, [Claim(RINGS[recipe], BASES[recipe]) for recipe in edges]
+
+
 def small_rings(sample: int, candidates: int, edges: Mapping[str, tuple[float, float]]) -> tuple[str, ...]:
     """Remarks on rings over banks with fewer candidates than `sample`; `edges`: (lower, upper) by recipe."""
     remarks = []
@@ -79,15 +90,12 @@ def small_rings(sample: int, candidates: int, edges: Mapping[str, tuple[float, f
 def ring(setup: ImageSetup, depth: float = 0.9, upper: float = 0.99, sample: int = 256) -> Comparison:
     """`depth`: the lower edge that is reached (0.9 in the paper); `upper`: the upper edge."""
     edge = rising_edge(depth, setup.epochs)
-    arms = {}
-    for recipe, name in BASES.items():
-        arms[name] = base_arm(recipe, sample)
-        arms[RINGS[recipe]] = ring_arm(recipe, edge, upper, sample)
+    edges = dict.fromkeys(BASES, (depth, upper))
+    arms, claims = rings_and_bases(setup, edges, sample)
     arms["IRing (No Anneal)"] = ring_arm("instdisc", depth, upper, sample)
     arms["IRing(w_u=100)"] = ring_arm("instdisc", edge, 1.0, sample)
-    claims = [Claim(RINGS[recipe], name) for recipe, name in BASES.items()]
     claims += [Claim("IRing", "IRing (No Anneal)"), Claim("IRing", "IRing(w_u=100)")]
-    remarks = small_rings(sample, setup.images - 1, dict.fromkeys(BASES, (depth, upper)))
+    remarks = small_rings(sample, setup.images - 1, edges)
     return Comparison("Table 1a and 2a", arms, claims, {"linear": RING_PAPER}, remarks=remarks)
 
 
