@@ -249,3 +249,15 @@ def test_several_runs_share_the_page() -> None:
     assert single == Detail()
     assert five.points < single.points
     assert five.sprite_bytes * 5 <= single.sprite_bytes
+
+
+@pytest.mark.parametrize("counts", [[[1, 2]], [["x"] * 10] * 10, None, 7])
+def test_a_damaged_confusion_is_one_sentence_of_its_section(
+    counts: Any, make_run: Make, make_result: Make
+) -> None:
+    result = make_result()
+    result["knn"]["confusion"]["counts"] = counts
+    facts = gather(make_run(evaluation={"results": [result]}), Detail())
+    (section,) = [section for section in facts.sections if section.title == "Classes"]
+    assert section.sentences[0].startswith("This section could not be made: ")
+    assert "This section could not be made" in page([facts])

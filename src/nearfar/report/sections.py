@@ -141,7 +141,8 @@ def class_confusions(run: Run) -> Section | None:
 
 def _classes_section(protocol: str, measurement: Measurement, test: str) -> Section:
     pairs = sorted(_confused(measurement.details["confusion"]), key=lambda pair: -pair[2])[:MAX_LISTED]
-    worst = sorted(_shares(measurement.details.get("per_class")), key=lambda pair: pair[1])[:MAX_LISTED]
+    shares = measurement.details.get("per_class") or {}
+    worst = sorted(shares.items(), key=lambda pair: pair[1])[:MAX_LISTED]
     listed = ", ".join(f"{label} {100 * share:.0f} %" for label, share in worst)
     sentences = (
         f"Protocol {protocol}, tested on {test}.",
@@ -156,25 +157,10 @@ def _classes_section(protocol: str, measurement: Measurement, test: str) -> Sect
 
 
 def _confused(confusion: Mapping[str, Any]) -> Iterator[tuple[str, str, int, float]]:
-    classes, counts = confusion.get("classes"), confusion.get("counts")
-    if not isinstance(classes, list) or not isinstance(counts, list) or len(classes) != len(counts):
-        return
-    for truth, row in zip(classes, counts, strict=True):
-        if (
-            not isinstance(row, list)
-            or len(row) != len(classes)
-            or not all(is_number(count) for count in row)
-        ):
-            return
-        for mistaken_for, count in zip(classes, row, strict=True):
+    for truth, row in zip(confusion["classes"], confusion["counts"], strict=True):
+        for mistaken_for, count in zip(confusion["classes"], row, strict=True):
             if mistaken_for != truth and count:
                 yield str(truth), str(mistaken_for), int(count), count / sum(row)
-
-
-def _shares(per_class: Any) -> Iterator[tuple[str, float]]:
-    for label, share in per_class.items() if isinstance(per_class, Mapping) else ():
-        if is_number(share):
-            yield str(label), float(share)
 
 
 def _detection(run: Run) -> Section | None:
@@ -203,7 +189,7 @@ def sections_of(run: Run) -> Iterator[Section]:
     for name, section in SECTIONS.items():
         try:
             content = section(run)
-        except UNAVAILABLE as problem:
+        except (*UNAVAILABLE, LookupError, TypeError, AttributeError, ArithmeticError) as problem:
             content = Section(name, (f"This section could not be made: {as_sentence(problem)}",))
         if content is not None:
             yield content
