@@ -104,7 +104,11 @@ def run(
         if name == STUDENT_ALONE:
             return make(f"{student} alone,seed={seed}", "alone", seed, student, setup.epochs)
         objective, alpha = all_objectives[name]
-        lesson = {"objective": objective, "alpha": alpha, "teacher": dict(teachers[teacher].identity)}
+        lesson: dict[str, Any] = {
+            "objective": objective,
+            "alpha": alpha,
+            "teacher": dict(teachers[teacher].identity),
+        }
         return make(f"{pair} {name},seed={seed}", "student", seed, student, setup.epochs, **lesson)
 
     arms = list(product(names, (STUDENT_ALONE, *all_objectives)))
