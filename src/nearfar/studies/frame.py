@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 TableValue = float | str | None  # a number, a claim in words, or nothing
 Values = Mapping[str, Any]  # of a cell, as JSON
 Chosen = TypeVar("Chosen")
-Arm = TypeVar("Arm", bound=Hashable)
-Run = TypeVar("Run", bound=Callable[..., Any])
+ArmKey = TypeVar("ArmKey", bound=Hashable)
+StudyFunction = TypeVar("StudyFunction", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -188,13 +188,13 @@ class Workspace:
 
     def run_arms(
         self,
-        arms: Sequence[Arm],
+        arms: Sequence[ArmKey],
         seeds: range,
-        cell_of: Callable[[Arm, int], Cell],
+        cell_of: Callable[[ArmKey, int], Cell],
         compute: Compute,
         jobs: int = 1,
         deadline: float = math.inf,
-    ) -> dict[Arm, list[Any]]:
+    ) -> dict[ArmKey, list[Any]]:
         """The values of the cells `cell_of(arm, seed)` in the same order, by arm and one for each seed."""
         values = self.run([cell_of(arm, seed) for seed in seeds for arm in arms], compute, jobs, deadline)
         return {arm: values[place :: len(arms)] for place, arm in enumerate(arms)}
@@ -226,10 +226,10 @@ STUDIES: dict[str, Study] = {}  # by name, in the order of import
 
 def study(
     name: str, about: str, *, draw: "Callable[[StudyResult], Figure] | None" = None
-) -> Callable[[Run], Run]:
+) -> Callable[[StudyFunction], StudyFunction]:
     """Lists a function of a workspace and options as a study."""
 
-    def register(run: Run) -> Run:
+    def register(run: StudyFunction) -> StudyFunction:
         STUDIES[name] = Study(name, about, run, draw=draw)
         return run
 
