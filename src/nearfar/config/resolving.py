@@ -49,7 +49,7 @@ from nearfar.config.presets import preset_for
 from nearfar.config.reading import load_file, load_word, numbers
 from nearfar.config.recipes import RECIPES, Recipe
 from nearfar.config.recipes.recipe import method_template
-from nearfar.config.schema import check_settings, expectation, plain, settable, unknown, validator_error
+from nearfar.config.schema import check_given, expectation, plain, settable, unknown, validator_error
 from nearfar.config.sections import (
     PAIRING_KEYS,
     PARTS_BY_CHOICE,
@@ -367,8 +367,7 @@ def check_optimizer(settings: Layer) -> dict[str, Any]:
     if not isinstance(options, Mapping):
         raise UserError(f"optimizer_options was {options!r}; expected a mapping such as {{nesterov: true}}")
     check_owners("optimizer", name, options, OPTIMISERS)
-    complete = check_settings(OPTIMISERS[name], options, "optimizer")
-    converted = {key: complete[key] for key in options}
+    converted = check_given(OPTIMISERS[name], options, "optimizer")
     momentum = None if settings.get("momentum") == "none" else settings.get("momentum")
     if momentum is None or isinstance(momentum, (int, float)):
         build(name, nn.Linear(1, 1), lr=1.0, weight_decay=0.0, momentum=momentum, options=converted)

@@ -4,12 +4,23 @@ A part's settings are the parameters of its constructor that have a default and 
 What depends on the data is made later (`AbstractPart.meet`). Values are validated and converted by pydantic from the parameters' annotations.
 """
 
+import math
 import types
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BeforeValidator, ConfigDict, PlainValidator, TypeAdapter, ValidationError, ValidationInfo
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from nearfar.config.reading import numbers
 from nearfar.core.abstract import settable
@@ -41,14 +52,57 @@ def unknown(key: str, allowed: Iterable[str], kind: str = "settings") -> UserErr
 
 def check_settings(part: Callable[..., Any], raw: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """`raw` converted to the types of the part's constructor, with defaults filled in."""
+    return {name: p.default for name, p in settable(part).items()} | check_given(part, raw, prefix)
+
+
+def check_given(part: Callable[..., Any], raw: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """`raw` converted to the types of the part's constructor."""
     parameters = settable(part)
     for key in raw:
         if key not in parameters:
             raise unknown(f"{prefix}.{key}", (f"{prefix}.{name}" for name in parameters))
     return {
-        name: convert(raw[name], p.annotation, f"{prefix}.{name}") if name in raw else p.default
-        for name, p in parameters.items()
+        name: convert(raw[name], parameters[name].annotation, f"{prefix}.{name}")
+        for name in parameters
+        if name in raw
     }
+
+
+def check_fields(part: Any, prefix: str) -> None:
+    """Converts the settings of a frozen dataclass in place; an error names the first wrong one."""
+    raw = {name: getattr(part, name) for name in settable(type(part))}
+    for name, value in check_given(type(part), raw, prefix).items():
+        object.__setattr__(part, name, value)
+
+
+def expecting(is_valid: Callable[[Any], bool], expected: str) -> WrapValidator:
+    """Metadata of a setting's annotation: any other value ends in "KEY was VALUE; expected …"."""
+
+    def check(raw: Any, read: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        with suppress(ValidationError):
+            if is_valid(value := read(raw)):
+                return value
+        raise UserError(
+            f"{info.context['key'] if info.context else 'value'} was {raw!r}; expected {expected}"
+        )
+
+    return WrapValidator(check)
+
+
+def between(low: float, high: float, meaning: str = "") -> WrapValidator:
+    """`expecting` of a number with these limits, which is `meaning`."""
+    limits = f"a number from {low:g} to {high:g}"
+    return expecting(lambda value: low <= value <= high, f"{meaning}, {limits}" if meaning else limits)
+
+
+def rising(low: float, high: float = math.inf) -> WrapValidator:
+    """`expecting` of two numbers, both within these limits and above 0."""
+    lower = f"of at least {low:g}" if low else "above 0"
+    upper = f" and at most {high:g}" if high < math.inf else ""
+    return expecting(
+        lambda pair: pair[0] > 0 and low <= pair[0] <= pair[1] <= high,
+        f"two numbers {lower}{upper}, the smaller first",
+    )
 
 
 def convert(raw: Any, annotation: Any, key: str) -> Any:
@@ -119,6 +173,8 @@ def _setting_type(annotation: Any) -> Any:
     if annotation in _SETTING_TYPES:
         return _SETTING_TYPES[annotation]
     origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return Annotated[(_setting_type(inner[0]), *inner[1:])]
     if origin in (Union, types.UnionType):
         return Annotated[Union[tuple(map(_setting_type, inner))], BeforeValidator(none_to_null)]  # noqa: UP007
     if origin is tuple:

@@ -207,18 +207,10 @@ class UnchangedViews(PipelineViews):
     pipeline = "none"
 
 
-_CLASSES: tuple[type[PipelineViews], ...] = (
-    SimCLRViews,
-    SmallSimCLRViews,
-    BYOLViews,
-    SmallBYOLViews,
-    MoCoViews,
-    InstDiscViews,
-    CMCViews,
-    CropFlipViews,
-    UnchangedViews,
-)
-IMAGE_VIEWS = {kind.pipeline: kind for kind in _CLASSES}
+_KINDS = (SimCLRViews, SmallSimCLRViews, BYOLViews, SmallBYOLViews, MoCoViews, InstDiscViews, CMCViews)
+IMAGE_VIEWS: dict[str, type[PipelineViews]] = {
+    kind.pipeline: kind for kind in (*_KINDS, CropFlipViews, UnchangedViews)
+}
 assert set(IMAGE_VIEWS) == set(PIPELINES)
 
 
