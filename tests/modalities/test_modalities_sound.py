@@ -9,7 +9,7 @@ import torch
 
 from nearfar.evaluate import evaluate_run
 from nearfar.modalities import Recordings
-from nearfar.modalities.sequences import SequenceStore, padded
+from nearfar.modalities.dataset import SequenceStore, padded
 from nearfar.modalities.sound import SOUND
 from nearfar.modalities.sound.views import SoundWindows
 from nearfar.train.pretrain import pretrain

@@ -15,7 +15,7 @@ from nearfar.config.resolving import resolve
 from nearfar.errors import Stopped, UserError
 from nearfar.evaluate import evaluate_run
 from nearfar.modalities import Recordings, Texts
-from nearfar.modalities.sequences import SequenceStore
+from nearfar.modalities.dataset import SequenceStore
 from nearfar.modalities.text.show import frequency_scores, masked_scores, symbol_frequencies
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run

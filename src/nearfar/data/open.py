@@ -23,13 +23,20 @@ from nearfar.data.huggingface import (
     is_datasets_object,
     saved_hint,
 )
-from nearfar.data.items import Items, has_items, item_decoder, modality_of_item
 from nearfar.data.lazy import open_source
 from nearfar.data.packed import Packed, find_packed
 from nearfar.data.parquet import Columns, Parquet, columns_of
 from nearfar.data.records import write_quarantine
 from nearfar.data.remote import is_url, list_files
-from nearfar.data.source import AbstractSource, Decode, Limits
+from nearfar.data.source import (
+    AbstractSource,
+    Decode,
+    Items,
+    Limits,
+    has_items,
+    item_decoder,
+    modality_of_item,
+)
 from nearfar.data.tars import SUFFIX as TAR
 from nearfar.data.tars import Tars
 from nearfar.errors import UserError, error_reason

@@ -22,8 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nearfar.data.lazy import LazyReader, open_unchecked
 from nearfar.data.records import check_share
-from nearfar.data.remote import RemoteFile, is_url, open_filesystem
-from nearfar.data.retry import Unreachable
+from nearfar.data.remote import RemoteFile, Unreachable, is_url, open_filesystem
 from nearfar.data.row_groups import RowGroups
 from nearfar.data.source import AbstractSource, Decode, Limits
 from nearfar.errors import UserError, error_reason

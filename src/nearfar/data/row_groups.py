@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nearfar.data.records import content_digest
-from nearfar.data.remote import RemoteFile, RowGroupCache
-from nearfar.data.retry import is_not_disk_error, retry
+from nearfar.data.remote import RemoteFile, RowGroupCache, is_not_disk_error, retry
 from nearfar.errors import Stopped, UserError, error_reason
 from nearfar.modalities.dataset import Blocks, Unusable
 from nearfar.system.parquet_reading import DecodedBytes, content_batches, content_leaf

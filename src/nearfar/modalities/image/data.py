@@ -34,7 +34,7 @@ from nearfar.modalities.image.decode import (
     shrunk,
     shrunk_size,
 )
-from nearfar.modalities.image.idx import is_images
+from nearfar.modalities.image.named import is_images
 from nearfar.modalities.image.views.pipeline import Spans, statistics, wide_statistics
 from nearfar.modalities.labels import set_fields
 

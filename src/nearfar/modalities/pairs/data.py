@@ -29,7 +29,7 @@ from nearfar.modalities.files import file_bytes, read_table
 from nearfar.modalities.image import IMAGE
 from nearfar.modalities.labels import class_numbers, set_fields
 from nearfar.modalities.sound import SOUND
-from nearfar.modalities.sound.decode import is_sound
+from nearfar.modalities.sound.data import is_sound
 from nearfar.modalities.text import TEXT, Reading
 from nearfar.modalities.vectors import VECTORS
 from nearfar.system.untrusted import check_data_file, npz_arrays

@@ -15,9 +15,8 @@ from jaxtyping import Int64
 
 from nearfar.errors import UserError
 from nearfar.modalities.base import AbstractReader, Arrays, Choice, Collection, Decoded, Description
-from nearfar.modalities.dataset import DataSet, Unusable
+from nearfar.modalities.dataset import PADDING, DataSet, SequenceStore, Unusable
 from nearfar.modalities.labels import Labels, set_fields
-from nearfar.modalities.sequences import PADDING, SequenceStore
 
 UNKNOWN_SYMBOL = "�"  # the character that Unicode keeps for what cannot be shown
 MAX_SYMBOLS = 2**20
