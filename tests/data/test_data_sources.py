@@ -282,8 +282,8 @@ class TestParquet:
             ([0] * 11 + [3], CLASSES, "label of image 11 is 3; expected class numbers from 0 to 2"),
             ([0] * 11 + [10**12], (), f"label of image 11 is {10**12}"),
             (["a"] * 11 + [None], (), "1 rows have no `label`"),
-            ([0.5] * 12, (), "labels are float64"),
-            ([[1]] * 12, (), "labels are object"),
+            ([0.5] * 12, (), "the column `label` is double; expected class numbers or names"),
+            ([[1]] * 12, (), "the column `label` is list<element: int64>; expected class numbers"),
         ],
     )
     def test_invalid_labels_are_refused(

@@ -17,10 +17,10 @@ from nearfar.data.huggingface import (
     PREFIX,
     ArrowData,
     ArrowRows,
-    ObjectRows,
     data_of_folder,
     data_of_object,
     is_datasets_object,
+    numbered_rows,
     saved_hint,
 )
 from nearfar.data.lazy import open_source
@@ -195,7 +195,7 @@ def _locate(spec: Spec, labels: Any, columns: Columns) -> Located:
     if hasattr(spec, "__arrow_c_stream__"):  # a frame of pandas or polars; neither is imported
         name = type(spec).__name__
         table = tables.frame(spec, name)
-        data = ArrowData(name, table, {}, ObjectRows(len(table)), is_trusted=True)
+        data = ArrowData(name, table, {}, numbered_rows(len(table)), is_trusted=True)
         content = data.content(columns)
         if content is not None and content[0] not in content[1].reader.text_columns:
             return _locate_arrow(data, columns)

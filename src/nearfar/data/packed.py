@@ -75,19 +75,6 @@ def _digest(body: Any) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-class TextColumn(Names):
-    """A column of Arrow's."""
-
-    def __init__(self, column: pa.ChunkedArray) -> None:
-        self._column = column.combine_chunks()
-
-    def name_at(self, place: int) -> str:
-        return str(self._column[place].as_py())
-
-    def __len__(self) -> int:
-        return len(self._column)
-
-
 @dataclass(frozen=True)
 class Packed:
     """A packed folder that was found: nothing but its manifest is read."""
@@ -142,11 +129,11 @@ class PackedSource(AbstractSource):
         usable = np.ones(len(table), dtype=bool)
         usable[np.asarray(manifest.left_out, dtype=np.int64)] = False
         self.rows = np.flatnonzero(usable)
-        self._names = table.column("path").take(pa.array(self.rows))
+        self._names = table.column("path").take(pa.array(self.rows)).combine_chunks()
         self._labels = table.column("label").to_numpy() if manifest.labelled else None
 
     def names(self) -> Sequence[str]:
-        return TextColumn(self._names)
+        return Names(len(self._names), lambda place: str(self._names[place].as_py()))
 
     def read(self, number: int) -> bytes:
         return self._groups.read(int(self.rows[number]))

@@ -5,7 +5,6 @@ Other packages need only `Instances`; `DataSet` is the implementation, and a mod
 """
 
 import hashlib
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, Self, overload
@@ -42,10 +41,18 @@ class Blocks:
 
 
 class Names(Sequence[str]):
-    """Names made on request: a set may be too large for strings. Subclasses: `name_at`, `__len__`."""
+    """`count` names made on request by `name_at(place)`: a set may be too large for strings."""
 
-    @abstractmethod
-    def name_at(self, place: int) -> str: ...
+    def __init__(
+        self,
+        count: int,
+        name_at: Callable[[int], str],
+        places: Int64[np.ndarray, "instance"] | None = None,
+    ) -> None:
+        self._count, self._name_at, self._places = count, name_at, places
+
+    def __len__(self) -> int:
+        return self._count if self._places is None else len(self._places)
 
     @overload
     def __getitem__(self, place: int) -> str: ...
@@ -53,26 +60,15 @@ class Names(Sequence[str]):
     def __getitem__(self, place: slice) -> Sequence[str]: ...
     def __getitem__(self, place: int | slice) -> str | Sequence[str]:
         if isinstance(place, slice):
-            return [self.name_at(row) for row in range(*place.indices(len(self)))]
+            return [self[row] for row in range(*place.indices(len(self)))]
         if not -len(self) <= place < len(self):
             raise IndexError(place)
-        return self.name_at(place % len(self))
+        place %= len(self)
+        return self._name_at(place if self._places is None else int(self._places[place]))
 
-
-class Picked(Names):
-    """Some of the names of a set."""
-
-    def __init__(self, names: Sequence[str], places: Int64[np.ndarray, "instance"]) -> None:
-        self._names, self._places = names, places
-
-    def name_at(self, place: int) -> str:
-        return self._names[int(self._places[place])]
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def pick(self, places: Int64[np.ndarray, "instance"]) -> "Picked":
-        return Picked(self._names, self._places[places])
+    def pick(self, places: Int64[np.ndarray, "instance"]) -> "Names":
+        """The names at these places."""
+        return Names(self._count, self._name_at, places if self._places is None else self._places[places])
 
 
 class Instances(Protocol):
@@ -241,7 +237,7 @@ class DataSet:
 def picked(names: Sequence[str], places: Int64[np.ndarray, "instance"]) -> Sequence[str]:
     if isinstance(names, tuple):
         return tuple(names[place] for place in places)
-    return names.pick(places) if isinstance(names, Picked) else Picked(names, places)
+    return (names if isinstance(names, Names) else Names(len(names), names.__getitem__)).pick(places)
 
 
 def grouped(data: DataSet, by: str) -> Int64[np.ndarray, "instance"]:
