@@ -17,7 +17,8 @@ from nearfar.cli import main
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.modalities import Images
-from nearfar.modalities.image.data import PictureStore, StackedStore
+from nearfar.modalities.dataset import RowStore
+from nearfar.modalities.image.data import StackedStore
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 
@@ -113,10 +114,10 @@ def test_store_depends_on_cache_and_sizes(tmp_path: Path) -> None:
     same = write_folder(tmp_path / "same", pictures())
     bytes_needed = 12 * 8 * 10 * 3
     assert isinstance(open_data(same, cache_bytes=bytes_needed).store, StackedStore)
-    assert isinstance(open_data(same, cache_bytes=bytes_needed - 1).store, PictureStore)
+    assert isinstance(open_data(same, cache_bytes=bytes_needed - 1).store, RowStore)
     mixed = write_folder(tmp_path / "mixed", pictures())
     (mixed / "bee" / "wide.png").write_bytes(png(pictures(1, 3, 40)[0]))
-    assert isinstance(open_data(mixed).store, PictureStore)
+    assert isinstance(open_data(mixed).store, RowStore)
 
 
 @pytest.mark.parametrize("cache_bytes", [2**31, 0])

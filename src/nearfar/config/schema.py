@@ -75,16 +75,15 @@ def check_fields(part: Any, prefix: str) -> None:
         object.__setattr__(part, name, value)
 
 
-def expecting(is_valid: Callable[[Any], bool], expected: str) -> WrapValidator:
+def expecting(is_valid: Callable[[Any], object], expected: str) -> WrapValidator:
     """Metadata of a setting's annotation: any other value ends in "KEY was VALUE; expected …"."""
 
     def check(raw: Any, read: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
         with suppress(ValidationError):
             if is_valid(value := read(raw)):
                 return value
-        raise UserError(
-            f"{info.context['key'] if info.context else 'value'} was {raw!r}; expected {expected}"
-        )
+        key = info.context["key"] if info.context else info.field_name
+        raise UserError(f"{key} was {raw!r}; expected {expected}")
 
     return WrapValidator(check)
 

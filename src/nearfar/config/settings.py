@@ -21,7 +21,7 @@ from pydantic import (
 
 from nearfar.config.fields import CHOICES, FIELDS, LOGGERS
 from nearfar.config.reading import dump_yaml, memory_bytes, seconds
-from nearfar.config.schema import STRICT, Integer, none_to_null, plain, unknown
+from nearfar.config.schema import STRICT, Integer, expecting, none_to_null, plain, unknown
 from nearfar.core.optimisers import OPTIMISERS
 from nearfar.core.schedules import Adaptive, Schedule, Value, ends, parse_value
 from nearfar.errors import UserError, not_one_of
@@ -63,6 +63,26 @@ def _duration(raw: Any) -> Any:
     return seconds(raw) if isinstance(raw, str) and raw != "none" else raw
 
 
+Device = Annotated[
+    str,
+    expecting(lambda name: re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name), "auto, cpu, cuda, cuda:N or mps"),
+]
+Probes = Annotated[
+    str,
+    expecting(
+        lambda names: {name.strip() for name in names.split(",")} <= {*PROBES},
+        f"{', '.join(PROBES)}, separated by commas",
+    ),
+]
+Labels = Annotated[
+    int | float,
+    expecting(
+        lambda amount: amount < 1 or float(amount).is_integer(),
+        "a fraction below 1, or a whole number of each class",
+    ),
+]
+
+
 class Settings(BaseModel):
     """A run's settings, complete and checked."""
 
@@ -91,7 +111,7 @@ class Settings(BaseModel):
     clip: float | None = described("clip", gt=0)
     precision: Literal["auto", "fp32", "bf16", "fp16"] = described("precision")
     compile: bool = described("compile")
-    device: str = described("device")
+    device: Device = described("device")
     workers: Integer = described("workers", ge=0, le=MAX_WORKERS)
     chunk: Integer | None = described("chunk", ge=1)
     encode_chunk: Integer | None = described("encode_chunk", ge=1)
@@ -107,13 +127,13 @@ class Settings(BaseModel):
     keep: Integer = described("keep", ge=1, le=10_000)
     max_time: Annotated[float | None, BeforeValidator(_duration)] = described("max_time", gt=0)
     probe_every: float = described("probe_every", ge=0)
-    probe: str = described("probe")
+    probe: Probes = described("probe")
     probe_data: str | None = described("probe_data")
     skip_steps: Integer = described("skip_steps", ge=0, le=2**31)
     held_out: float | None = described("held_out", ge=0, lt=0.5)
     image_column: str | None = described("image_column")
     label_column: str | None = described("label_column")
-    labels: int | float | None = described("labels", gt=0)
+    labels: Labels | None = described("labels", gt=0)
     labels_seed: Integer = described("labels_seed", ge=0, lt=2**62)
     max_bad_share: float = described("max_bad_share", ge=0, le=1)
     views: dict[str, Any]
@@ -146,15 +166,6 @@ class Settings(BaseModel):
             raise unknown(name, OPTIMISERS, "optimizers")
         return name
 
-    @field_validator("labels")
-    @classmethod
-    def _labels(cls, amount: float | None) -> float | None:
-        if isinstance(amount, float) and amount >= 1 and not amount.is_integer():
-            raise UserError(
-                f"labels was {amount!r}; expected a fraction below 1, or a whole number of each class"
-            )
-        return amount
-
     @field_validator("mean", "std")
     @classmethod
     def _statistics(cls, values: list[float] | None, info: ValidationInfo) -> list[float] | None:
@@ -174,14 +185,6 @@ class Settings(BaseModel):
             )
         return values
 
-    @field_validator("probe")
-    @classmethod
-    def _probe(cls, names: str) -> str:
-        for name in names.split(","):
-            if name.strip() not in PROBES:
-                raise UserError(f"probe was {names!r}; expected {', '.join(PROBES)}, separated by commas")
-        return names
-
     @field_validator("logger")
     @classmethod
     def _logger(cls, names: str) -> str:
@@ -193,13 +196,6 @@ class Settings(BaseModel):
                     )
                 raise not_one_of("logger", name.strip(), [*LOGGERS, "auto", "none"])
         return names
-
-    @field_validator("device")
-    @classmethod
-    def _device(cls, name: str) -> str:
-        if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
-            raise UserError(f"device was {name!r}; expected auto, cpu, cuda, cuda:N or mps")
-        return name
 
     # the parts that the sections describe, without weights and memories; None and missing: Python objects
     _parts: Mapping[str, Any] = PrivateAttr(default_factory=dict)

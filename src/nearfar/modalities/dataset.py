@@ -5,6 +5,7 @@ Other packages need only `Instances`; `DataSet` is the implementation, and a mod
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, Self, overload
@@ -103,6 +104,24 @@ class Store(Protocol):
     """The content: in one array, in a list, or read at each request."""
 
     def take(self, rows: Int[np.ndarray, "instance"]) -> Any: ...
+
+
+@dataclass(frozen=True)
+class RowStore:
+    """Content that is read one by one: `join` makes what `load` returns of what `read(row)` returned."""
+
+    read: Callable[[int], Any]
+    join: Callable[[list[Any]], Any] = list
+
+    def take(self, rows: Int[np.ndarray, "instance"]) -> Any:
+        return self.join([self.read(int(row)) for row in rows])
+
+
+def unlike_most(kinds: Sequence[Any], reason: Callable[[Any, Any], str]) -> dict[int, str]:
+    """By place, `reason(kind, usual)` of those that are not of the most common kind, ties to the lowest."""
+    counts = Counter(kinds)
+    usual = min(counts, key=lambda kind: (-counts[kind], kind), default=None)
+    return {place: reason(kind, usual) for place, kind in enumerate(kinds) if kind != usual}
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -287,16 +306,6 @@ class Sequences:
     def present(self) -> Bool[np.ndarray, "item time"]:
         """False in the padding."""
         return np.arange(self.data.shape[1]) < self.length[:, None]
-
-
-@dataclass(frozen=True)
-class SequenceStore:
-    """Sequences of a data set; `read_row(row)` returns one."""
-
-    read_row: Callable[[int], np.ndarray]
-
-    def take(self, rows: Int[np.ndarray, "item"]) -> Sequences:
-        return padded([self.read_row(int(row)) for row in rows])
 
 
 def padded(items: Sequence[np.ndarray]) -> Sequences:

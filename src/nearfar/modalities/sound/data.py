@@ -7,7 +7,6 @@ quarantine list, because a network that counts samples would hear them at anothe
 import hashlib
 import io
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,7 +16,7 @@ from jaxtyping import Float32, Int64
 
 from nearfar.errors import UserError
 from nearfar.modalities.base import AbstractReader, Collection, Decoded, Description
-from nearfar.modalities.dataset import DataSet, SequenceStore, Unusable
+from nearfar.modalities.dataset import DataSet, RowStore, Unusable, padded, unlike_most
 from nearfar.system.extras import need
 from nearfar.system.untrusted import MAX_RATIO, UNCHECKED_BYTES
 
@@ -122,19 +121,16 @@ class SoundReader(AbstractReader):
         return Decoded(recording.wave, (recording.rate, len(recording.wave)), recording.wave.nbytes)
 
     def outliers(self, facts: Sequence[tuple[int, int]]) -> dict[int, str]:
-        counts = Counter(rate for rate, _ in facts)
-        usual = min(counts, key=lambda rate: (-counts[rate], rate), default=0)
-        return {
-            place: f"sampled at {rate} Hz; most of the set is at {usual} Hz"
-            for place, (rate, _) in enumerate(facts)
-            if rate != usual
-        }
+        return unlike_most(
+            [rate for rate, _ in facts],
+            lambda rate, usual: f"sampled at {rate} Hz; most of the set is at {usual} Hz",
+        )
 
     def collect(self, collection: Collection, options: Mapping[str, Any]) -> Recordings:
         common = collection.common()
         common["fingerprint"] = _with_groups(collection.fingerprint, collection.groups)
         facts = np.asarray(collection.facts).astype(np.int64)
-        store = SequenceStore(collection.read)
+        store = RowStore(collection.read, padded)
         return Recordings(**common, store=store, rate=int(facts[0, 0]), lengths=facts[:, 1])
 
     def describe(self, data: Recordings, size: int | None) -> SoundDescription:

@@ -15,7 +15,7 @@ from jaxtyping import Int64
 
 from nearfar.errors import UserError
 from nearfar.modalities.base import AbstractReader, Arrays, Choice, Collection, Decoded, Description
-from nearfar.modalities.dataset import PADDING, DataSet, SequenceStore, Unusable
+from nearfar.modalities.dataset import PADDING, DataSet, RowStore, Unusable, padded
 from nearfar.modalities.labels import Labels, set_fields
 
 UNKNOWN_SYMBOL = "�"  # the character that Unicode keeps for what cannot be shown
@@ -172,7 +172,7 @@ def _texts(
         digest.update(path.encode() + b"\0" + block.astype("<i8").tobytes())
     return Texts(
         **set_fields(name, Texts.unit, labelled, paths, digest, unlabelled),
-        store=SequenceStore(blocks.__getitem__),
+        store=RowStore(blocks.__getitem__, padded),
         symbols=vocabulary,
         lengths=np.array([len(block) for block in blocks], dtype=np.int64),
         **fields,
