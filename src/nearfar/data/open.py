@@ -41,7 +41,7 @@ from nearfar.data.tars import SUFFIX as TAR
 from nearfar.data.tars import Tars
 from nearfar.errors import UserError, error_reason
 from nearfar.modalities import MODALITIES, DataSet, Modality, modality_of
-from nearfar.modalities.base import Arrays, NamedData
+from nearfar.modalities.base import Arrays
 from nearfar.modalities.dataset import ignored_files
 from nearfar.modalities.labels import Labels, class_numbers
 from nearfar.system.untrusted import check_regular
@@ -241,8 +241,10 @@ def _locate_source(
 def _locate_name(spec: str, columns: Columns = NO_COLUMNS) -> Located:
     for modality in MODALITIES.values():
         data = modality.reader.find_named(spec)
-        if data is not None:
-            return _locate_named(data, modality, columns)
+        if data is not None and data.read is not None:
+            return _locate_arrays(data.name, modality, data.read)
+        if data is not None and data.file is not None:
+            return _locate_parquet(str(data.file.parent), [_entry(data.file)], {}, data.name, columns)
     if is_url(spec):
         return _locate_url(spec, columns)
     if spec.startswith(PREFIX):
@@ -263,13 +265,6 @@ def _locate_name(spec: str, columns: Columns = NO_COLUMNS) -> Located:
     except (OSError, ValueError) as error:  # a name too long, a null byte, a folder without permission
         raise UserError(f"data {printable(spec)!r} cannot be opened: {error_reason(error)}.") from error
     return _locate_file(path, spec, columns)
-
-
-def _locate_named(data: NamedData, modality: Modality, columns: Columns) -> Located:
-    if data.read is not None:
-        return _locate_arrays(data.name, modality, data.read)
-    assert data.file is not None
-    return _locate_parquet(str(data.file.parent), [_entry(data.file)], {}, data.name, columns)
 
 
 def _locate_packed(packed: Packed) -> Located:
@@ -413,11 +408,11 @@ def _locate_format(form: ArrayFormat | RowFormat, path: Path, spec: str, columns
     if isinstance(form, RowFormat):
         source = form.source(path, spec)
         return _locate_source(source, spec, modality_of_item(source.read(0), spec), item_decoder)
-    read, modality = form.read, _modality_of_axes(form.axes)
+    modality = _modality_of_axes(form.axes)
     if path.suffix.lower() in tables.SUFFIXES and columns.label is not None:
         located = _locate_arrays(spec, modality, lambda: tables.table(path, spec, columns.label))
         return replace(located, by_columns=columns.image is None)
-    return _locate_arrays(spec, modality, lambda: read(path, spec))
+    return _locate_arrays(spec, modality, lambda: form.read(path, spec))
 
 
 def _entry(file: Path) -> Entry:

@@ -97,8 +97,9 @@ class Packed:
         )
         check_share(self.root, "rows", len(source.rows), (), limits.max_bad_share)
         reader = LazyReader(source, decode, limits, decoded_before=True)
-        fingerprint = self.manifest.fingerprint
-        return open_unchecked(reader, self.root, self.modality, options, facts[source.rows], fingerprint)
+        facts = facts[source.rows]
+        mark = self.manifest.fingerprint
+        return open_unchecked(reader, self.root, self.modality, options, facts, lambda labels: mark)
 
     def _index(self) -> pa.Table:
         """The index without its digests, if it is the one that was written."""
