@@ -14,8 +14,7 @@ import numpy as np
 from nearfar.data.remote import RemoteFile
 from nearfar.data.source import AbstractSource, Item
 from nearfar.modalities import MODALITIES
-from nearfar.modalities.files import file_bytes
-from nearfar.modalities.labels import Labels
+from nearfar.modalities.files import Labels, file_bytes
 from nearfar.system.prefetch import prefetch
 from nearfar.system.untrusted import open_regular_file
 

@@ -43,7 +43,7 @@ from nearfar.errors import UserError, error_reason
 from nearfar.modalities import MODALITIES, DataSet, Modality, modality_of
 from nearfar.modalities.base import Arrays
 from nearfar.modalities.dataset import ignored_files
-from nearfar.modalities.labels import Labels, class_numbers
+from nearfar.modalities.files import Labels, class_numbers
 from nearfar.system.untrusted import check_regular
 
 EXPECTED = (

@@ -28,8 +28,8 @@ from nearfar.data.source import AbstractSource, Decode, Limits
 from nearfar.errors import UserError, error_reason
 from nearfar.modalities import MODALITIES, DataSet, Modality
 from nearfar.modalities.dataset import Blocks, Names
-from nearfar.modalities.labels import Labels
-from nearfar.system.parquet_reading import read_table
+from nearfar.modalities.files import Labels
+from nearfar.system.arrow_reading import read_table
 from nearfar.system.untrusted import MAX_TEXT_BYTES, check_memory, parse_json
 
 MANIFEST, INDEX, QUARANTINE = "nearfar.json", "index.parquet", "quarantine.csv"

@@ -35,7 +35,7 @@ from nearfar.errors import UserError, check_whole
 from nearfar.modalities import MODALITIES, DataSet, Modality
 from nearfar.modalities.base import Decoded
 from nearfar.modalities.dataset import Blocks, Unreadable, Unusable
-from nearfar.modalities.labels import Labels
+from nearfar.modalities.files import Labels
 from nearfar.system.files import as_path, write_atomic
 from nearfar.system.prefetch import MAX_WORKERS, prefetch
 from nearfar.system.untrusted import read_json

@@ -27,8 +27,8 @@ from nearfar.data.row_groups import RowGroups, contents, open_parquet
 from nearfar.data.source import AbstractSource, Item, Read
 from nearfar.errors import UserError, error_reason, near_names
 from nearfar.modalities.dataset import Blocks, Names, Unusable
-from nearfar.modalities.labels import Labels, class_numbers
-from nearfar.system.parquet_reading import (
+from nearfar.modalities.files import Labels, class_numbers
+from nearfar.system.arrow_reading import (
     LONGEST_LABEL,
     DecodedBytes,
     check_footer,

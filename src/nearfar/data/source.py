@@ -17,7 +17,7 @@ from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, Modality
 from nearfar.modalities.base import Decoded
 from nearfar.modalities.dataset import Blocks, Unusable
-from nearfar.modalities.labels import Labels, class_numbers
+from nearfar.modalities.files import Labels, class_numbers
 
 Decode = Callable[[Any], Decoded]
 Read = Callable[[int], Any]  # bytes, or an object, by number; raises `Unusable` with a reason

@@ -17,8 +17,7 @@ from nearfar.data.folder import AbstractFiles, Entry, printable, reason_to_ignor
 from nearfar.data.remote import RemoteFile
 from nearfar.errors import UserError, error_reason
 from nearfar.modalities.dataset import Unusable
-from nearfar.modalities.files import MAX_BYTES
-from nearfar.modalities.labels import Labels, class_numbers
+from nearfar.modalities.files import MAX_BYTES, Labels, class_numbers
 
 SUFFIX, LABEL = ".tar", ".cls"
 _LONGEST_LABEL = 32

@@ -18,7 +18,7 @@ from torch import Tensor
 from nearfar.errors import UserError
 from nearfar.modalities.base import AbstractReader, Choice, Collection, Decoded, StandardisedDescription
 from nearfar.modalities.dataset import DataSet, RowStore, Unusable
-from nearfar.modalities.labels import Labels, set_fields
+from nearfar.modalities.files import Labels, set_fields
 from nearfar.modalities.vectors.data import mean_and_std
 from nearfar.system.untrusted import read_text
 

@@ -22,6 +22,7 @@ from nearfar.modalities.base import (
     NamedData,
 )
 from nearfar.modalities.dataset import DataSet, RowStore, Store, Unusable, unlike_most
+from nearfar.modalities.files import set_fields
 from nearfar.modalities.image import named
 from nearfar.modalities.image.decode import (
     MAX_CHANNELS,
@@ -36,7 +37,6 @@ from nearfar.modalities.image.decode import (
 )
 from nearfar.modalities.image.named import is_images
 from nearfar.modalities.image.views.pipeline import Spans, statistics, wide_statistics
-from nearfar.modalities.labels import set_fields
 
 MAX_PADDED_BYTES = 2**35  # of a batch
 MAX_DEFAULT_SIZE = 224  # side of a view when the settings name none and the pictures are larger

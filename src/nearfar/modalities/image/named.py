@@ -15,8 +15,7 @@ from jaxtyping import UInt8
 
 from nearfar.errors import UserError, error_reason
 from nearfar.modalities.base import Arrays, NamedData
-from nearfar.modalities.files import MAX_BYTES
-from nearfar.modalities.labels import Labels, class_numbers
+from nearfar.modalities.files import MAX_BYTES, Labels, class_numbers
 from nearfar.system.extras import need
 from nearfar.system.untrusted import check_memory, check_unpacked, open_regular_file, read_bytes
 

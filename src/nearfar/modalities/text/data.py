@@ -16,7 +16,7 @@ from jaxtyping import Int64
 from nearfar.errors import UserError
 from nearfar.modalities.base import AbstractReader, Arrays, Choice, Collection, Decoded, Description
 from nearfar.modalities.dataset import PADDING, DataSet, RowStore, Unusable, padded
-from nearfar.modalities.labels import Labels, set_fields
+from nearfar.modalities.files import Labels, set_fields
 
 UNKNOWN_SYMBOL = "�"  # the character that Unicode keeps for what cannot be shown
 MAX_SYMBOLS = 2**20

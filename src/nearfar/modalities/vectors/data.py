@@ -13,7 +13,7 @@ from torch import Tensor
 from nearfar.errors import UserError
 from nearfar.modalities.base import AbstractReader, Arrays, Collection, Decoded, StandardisedDescription
 from nearfar.modalities.dataset import DataSet, Store, Unusable, unlike_most
-from nearfar.modalities.labels import set_fields
+from nearfar.modalities.files import set_fields
 
 MAX_MARGINAL, MIN_MARGINAL = 1000, 32  # values of a column that a description keeps
 MAX_MARGINALS = 100_000  # of all columns, where that leaves enough for each
