@@ -5,7 +5,7 @@ Certificates come from the methods themselves, built on torch's meta device (sha
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -116,7 +116,7 @@ class CompleteRecipe:
     def certificate(self) -> Certificate:
         """What the method's number proves on instances nothing was fitted to, networks in evaluation mode,
         for its batch size and INSTANCES instances; while it trains, it proves nothing."""
-        settings = self.settings.model_copy(update={"backbone": self.modality.networks.smallest})
+        settings = replace(self.settings, backbone=self.modality.networks.smallest)
         with torch.device("meta"):
             method = build_method(
                 settings, self.modality.reader.example_description(INSTANCES).labelled(CLASSES)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from nearfar.config.fields import MAX_WORKERS
 from nearfar.core.randomness import order, windowed_order
 from nearfar.data.open import Spec, locate
 from nearfar.data.packed import INDEX, MANIFEST, QUARANTINE, PackManifest, find_packed
@@ -37,7 +38,7 @@ from nearfar.modalities.base import Decoded
 from nearfar.modalities.dataset import Blocks, Unreadable, Unusable
 from nearfar.modalities.files import Labels
 from nearfar.system.files import as_path, write_atomic
-from nearfar.system.prefetch import MAX_WORKERS, prefetch
+from nearfar.system.prefetch import prefetch
 from nearfar.system.untrusted import read_json
 
 
