@@ -82,8 +82,7 @@ def expecting(is_valid: Callable[[Any], object], expected: str) -> WrapValidator
         with suppress(ValidationError):
             if is_valid(value := read(raw)):
                 return value
-        key = info.context["key"] if info.context else info.field_name
-        raise UserError(f"{key} was {raw!r}; expected {expected}")
+        raise UserError(f"{_key(info)} was {raw!r}; expected {expected}")
 
     return WrapValidator(check)
 
@@ -109,8 +108,11 @@ def convert(raw: Any, annotation: Any, key: str) -> Any:
     try:
         return _adapter(annotation).validate_python(raw, context={"key": key})
     except ValidationError as problem:
-        error = UserError(f"{key} was {raw!r}; {expectation(problem, annotation)}")
-        raise validator_error(problem) or error from None
+        causes = (error.get("ctx", {}).get("error") for error in problem.errors())
+        own = next(
+            (cause for cause in causes if isinstance(cause, UserError)), None
+        )  # of a validator of ours
+        raise own or UserError(f"{key} was {raw!r}; {expectation(problem, annotation)}") from None
 
 
 def plain(value: Any) -> Any:
@@ -137,29 +139,19 @@ def none_to_null(raw: Any) -> Any:
     return None if raw == "none" else raw
 
 
-def _list_to_tuple(raw: Any) -> Any:
-    return tuple(raw) if isinstance(raw, list) else raw
+def _key(info: ValidationInfo) -> str:
+    """The key of the setting that is validated."""
+    return str((info.context or {})["key"])
 
 
-def _tuple_to_list(raw: Any) -> Any:
-    return list(raw) if isinstance(raw, tuple) else raw
-
-
-def _read_value(raw: Any, info: ValidationInfo) -> Value:
-    return parse_value(raw, info.context["key"] if info.context else "value")
-
-
-def _read_learnable(raw: Any, info: ValidationInfo) -> Learnable:
-    return parse_learnable(raw, info.context["key"] if info.context else "value")
-
-
-Integer = Annotated[int, BeforeValidator(_to_integer)]
 _SETTING_TYPES: dict[Any, Any] = {
-    Value: Annotated[Any, PlainValidator(_read_value)],
-    Learnable: Annotated[Any, PlainValidator(_read_learnable)],
-    int: Integer,
+    Value: Annotated[Any, PlainValidator(lambda raw, info: parse_value(raw, _key(info)))],
+    Learnable: Annotated[Any, PlainValidator(lambda raw, info: parse_learnable(raw, _key(info)))],
+    int: Annotated[int, BeforeValidator(_to_integer)],
     float: Annotated[float, BeforeValidator(numbers)],
 }
+_TUPLES = BeforeValidator(lambda raw: tuple(raw) if isinstance(raw, list) else raw)
+_LISTS = BeforeValidator(lambda raw: list(raw) if isinstance(raw, tuple) else raw)
 
 
 @cache
@@ -177,9 +169,9 @@ def _setting_type(annotation: Any) -> Any:
     if origin in (Union, types.UnionType):
         return Annotated[Union[tuple(map(_setting_type, inner))], BeforeValidator(none_to_null)]  # noqa: UP007
     if origin is tuple:
-        return Annotated[tuple[tuple(map(_setting_type, inner))], BeforeValidator(_list_to_tuple)]  # type: ignore[misc]
+        return Annotated[tuple[tuple(map(_setting_type, inner))], _TUPLES]  # type: ignore[misc]
     if origin is list:
-        return Annotated[list[_setting_type(inner[0])], BeforeValidator(_tuple_to_list)]  # type: ignore[misc]
+        return Annotated[list[_setting_type(inner[0])], _LISTS]  # type: ignore[misc]
     return annotation
 
 
@@ -200,13 +192,8 @@ _LIMITS = {
     "greater_than": "a number above {gt}",
     "less_than": "a number below {lt}",
     "literal_error": "{expected}",
+    "too_short": "a list of at least {min_length}",
 }
-
-
-def validator_error(problem: ValidationError) -> UserError | None:
-    """The error that a validator of ours raised, which pydantic wraps in its own."""
-    causes = (error.get("ctx", {}).get("error") for error in problem.errors())
-    return next((cause for cause in causes if isinstance(cause, UserError)), None)
 
 
 def expectation(problem: ValidationError, annotation: Any = None) -> str:

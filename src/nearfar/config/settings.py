@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, get_args
 
-import annotated_types
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from nearfar.config.fields import CHOICES, FIELDS, KEYS, LOGGERS, SettingValues
 from nearfar.config.reading import dump_yaml, memory_bytes, seconds
@@ -124,8 +123,8 @@ def _annotation(key: str) -> Any:
     if len(inner) < len(get_args(kind)):  # None is checked before
         kind = inner[0] if len(inner) == 1 else int | float
     limits = {} if key not in FIELDS else FIELDS[key].limits
-    constraints = [_CONSTRAINTS[name](limit) for name, limit in limits.items()]
-    return Annotated[(kind, *_CHECKS.get(key, ()), *constraints, "")]
+    constraints = Field(**limits).metadata
+    return Annotated[(kind, *_CHECKS.get(key, ()), *constraints, key)]
 
 
 def _check_lr(raw: Any) -> Value:
@@ -162,13 +161,6 @@ def _check_statistics(mean: list[float] | None, std: list[float] | None) -> None
         raise UserError(f"mean has {len(mean)} numbers and std {len(std)}; each has one for each channel")
 
 
-_CONSTRAINTS: dict[str, Any] = {
-    "ge": annotated_types.Ge,
-    "gt": annotated_types.Gt,
-    "le": annotated_types.Le,
-    "lt": annotated_types.Lt,
-    "min_length": annotated_types.MinLen,
-}
 _CHECKS: dict[str, tuple[Any, ...]] = {
     "lr": (AfterValidator(_check_lr),),
     "optimizer": (AfterValidator(_check_optimizer),),

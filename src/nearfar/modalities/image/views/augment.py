@@ -75,9 +75,8 @@ class Augment:
 
 
 SIMCLR = Augment()
-# Chen et al. 2020, appendix B.9 on CIFAR-10: jitter at half strength, no blur. The smallest crop is a fifth
-# of the
-# image, not 0.08: of 32 × 32 pixels that would leave 9 × 9, too little to tell what it shows.
+# Chen et al. 2020, appendix B.9 on CIFAR-10: jitter at half strength, no blur. The smallest crop is a fifth of
+# the image, not 0.08: of 32 × 32 pixels that would leave 9 × 9, too little to tell what it shows.
 SIMCLR_SMALL = replace(
     SIMCLR, crop_scale=(0.2, 1.0), brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, blur=0.0
 )
