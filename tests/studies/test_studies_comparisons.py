@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,7 @@ def test_ring_of_everyone_until_its_moment_is_the_base_until_then(tmp_path: Path
     arms = rings.thresholds(SETUP, "0,0.5").arms
     for place, name in enumerate((rings.ALL_CANDIDATES, threshold_name(10, 0.5), threshold_name(10, 0.0))):
         settings = SETUP.settings(arms[name].recipe, 0, arms[name].changes)
-        settings = settings.model_copy(update={"log_every": 1})
+        settings = replace(settings, log_every=1)
         run = run_pretraining(settings, "digits", tmp_path / str(place), quiet=True)
         losses.append([row["loss"] for row in run.metrics if row["kind"] == "train"])
     base_losses, late_losses, early_losses = losses

@@ -151,7 +151,7 @@ def test_resuming_an_interrupted_cell_equals_never_stopping(tmp_path: Path) -> N
     settings = TOY.settings("simclr", 0, {}, probe_every=1.0)
     out = tmp_path / "parts"
     with one_thread(), pytest.raises(Stopped):
-        run_pretraining(settings.model_copy(update={"max_time": 1e-3}), image_sets(TOY)[0], out, quiet=True)
+        run_pretraining(replace(settings, max_time=1e-3), image_sets(TOY)[0], out, quiet=True)
     assert list(out.glob("ckpt/step-*"))
     parts = compute_arm(cell, out, TOY)
     for key in ("knn", "linear", "probes", "parameters"):

@@ -1,5 +1,6 @@
 """`init`, `momentum`, options of the optimiser, and defaults for the machine."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -244,8 +245,8 @@ def test_simclr_on_a_cpu_gets_the_settings_that_were_measured_together(tmp_path:
     # a run that was begun with them keeps them, and one that was begun without keeps its own
     RunFolder(tmp_path).config.write_text(settings.as_yaml())
     resumed = resolve_here("simclr", "x", tmp_path, {"device": "cuda"}, located=data)[0]
-    assert resumed.model_copy(update={"device": "cpu"}) == settings
-    RunFolder(tmp_path).config.write_text(typed.model_copy(update={"lr": 1e-3}).as_yaml())
+    assert replace(resumed, device="cpu") == settings
+    RunFolder(tmp_path).config.write_text(replace(typed, lr=1e-3).as_yaml())
     assert resolve_here("simclr", "x", tmp_path, {"backbone": "resnet18"}, located=data)[0].lr == 2e-3
 
 

@@ -17,26 +17,33 @@ from nearfar.data.huggingface import (
     PREFIX,
     ArrowData,
     ArrowRows,
-    ObjectRows,
     data_of_folder,
     data_of_object,
     is_datasets_object,
+    numbered_rows,
     saved_hint,
 )
-from nearfar.data.items import Items, has_items, item_decoder, modality_of_item
 from nearfar.data.lazy import open_source
 from nearfar.data.packed import Packed, find_packed
 from nearfar.data.parquet import Columns, Parquet, columns_of
 from nearfar.data.records import write_quarantine
 from nearfar.data.remote import is_url, list_files
-from nearfar.data.source import AbstractSource, Decode, Limits
+from nearfar.data.source import (
+    AbstractSource,
+    Decode,
+    Items,
+    Limits,
+    has_items,
+    item_decoder,
+    modality_of_item,
+)
 from nearfar.data.tars import SUFFIX as TAR
 from nearfar.data.tars import Tars
 from nearfar.errors import UserError, error_reason
 from nearfar.modalities import MODALITIES, DataSet, Modality, modality_of
-from nearfar.modalities.base import Arrays, NamedData
+from nearfar.modalities.base import Arrays
 from nearfar.modalities.dataset import ignored_files
-from nearfar.modalities.labels import Labels, class_numbers
+from nearfar.modalities.files import Labels, class_numbers
 from nearfar.system.untrusted import check_regular
 
 EXPECTED = (
@@ -188,7 +195,7 @@ def _locate(spec: Spec, labels: Any, columns: Columns) -> Located:
     if hasattr(spec, "__arrow_c_stream__"):  # a frame of pandas or polars; neither is imported
         name = type(spec).__name__
         table = tables.frame(spec, name)
-        data = ArrowData(name, table, {}, ObjectRows(len(table)), is_trusted=True)
+        data = ArrowData(name, table, {}, numbered_rows(len(table)), is_trusted=True)
         content = data.content(columns)
         if content is not None and content[0] not in content[1].reader.text_columns:
             return _locate_arrow(data, columns)
@@ -234,8 +241,10 @@ def _locate_source(
 def _locate_name(spec: str, columns: Columns = NO_COLUMNS) -> Located:
     for modality in MODALITIES.values():
         data = modality.reader.find_named(spec)
-        if data is not None:
-            return _locate_named(data, modality, columns)
+        if data is not None and data.read is not None:
+            return _locate_arrays(data.name, modality, data.read)
+        if data is not None and data.file is not None:
+            return _locate_parquet(str(data.file.parent), [_entry(data.file)], {}, data.name, columns)
     if is_url(spec):
         return _locate_url(spec, columns)
     if spec.startswith(PREFIX):
@@ -256,13 +265,6 @@ def _locate_name(spec: str, columns: Columns = NO_COLUMNS) -> Located:
     except (OSError, ValueError) as error:  # a name too long, a null byte, a folder without permission
         raise UserError(f"data {printable(spec)!r} cannot be opened: {error_reason(error)}.") from error
     return _locate_file(path, spec, columns)
-
-
-def _locate_named(data: NamedData, modality: Modality, columns: Columns) -> Located:
-    if data.read is not None:
-        return _locate_arrays(data.name, modality, data.read)
-    assert data.file is not None
-    return _locate_parquet(str(data.file.parent), [_entry(data.file)], {}, data.name, columns)
 
 
 def _locate_packed(packed: Packed) -> Located:
@@ -406,11 +408,11 @@ def _locate_format(form: ArrayFormat | RowFormat, path: Path, spec: str, columns
     if isinstance(form, RowFormat):
         source = form.source(path, spec)
         return _locate_source(source, spec, modality_of_item(source.read(0), spec), item_decoder)
-    read, modality = form.read, _modality_of_axes(form.axes)
+    modality = _modality_of_axes(form.axes)
     if path.suffix.lower() in tables.SUFFIXES and columns.label is not None:
         located = _locate_arrays(spec, modality, lambda: tables.table(path, spec, columns.label))
         return replace(located, by_columns=columns.image is None)
-    return _locate_arrays(spec, modality, lambda: read(path, spec))
+    return _locate_arrays(spec, modality, lambda: form.read(path, spec))
 
 
 def _entry(file: Path) -> Entry:

@@ -30,9 +30,9 @@ from nearfar.run.features import cached_features, encoder_digest, features_key
 from nearfar.run.trained import Run
 from nearfar.run.weights import load_tensors
 from nearfar.search.neighbours import nearest, unit_rows
+from nearfar.system.arrow_reading import read_table_file
 from nearfar.system.extras import need
 from nearfar.system.files import check_folder, recover_folder, replace_folder, temporary_name
-from nearfar.system.parquet_reading import read_table_file
 from nearfar.system.untrusted import arrow_path, read_json
 
 FEATURES, ITEMS, FAISS, FACTS = "features.safetensors", "items.parquet", "index.faiss", "index.json"

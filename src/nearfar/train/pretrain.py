@@ -16,9 +16,8 @@ from nearfar.config.settings import Settings
 from nearfar.core.method import Method
 from nearfar.core.strategy import Strategy
 from nearfar.data import Columns, Limits, Located, locate
-from nearfar.data.all_ranks import open_on_all_ranks
-from nearfar.data.holdout import draw_labelled, split_holdout
 from nearfar.data.lazy import with_quarantine
+from nearfar.data.training import draw_labelled, open_on_all_ranks, split_holdout
 from nearfar.distributed.strategy import join
 from nearfar.errors import UserError, counted
 from nearfar.modalities import DataSet
