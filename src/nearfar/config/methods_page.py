@@ -66,9 +66,9 @@ class CompleteRecipe:
             )
 
     def claims(self) -> str:
-        """The certificate in a line."""
+        """The certificate in a short line."""
         certificate = self.certificate()
-        return f"{certificate.status}: {certificate.condition}"
+        return f"{certificate.status}: {certificate.summary}"
 
 
 def base_of(name: str, entries: Mapping[str, Any]) -> str | None:
@@ -192,7 +192,9 @@ def _claims(variants: list[CompleteRecipe]) -> Iterator[str]:
     yield "|---|" + "---|" * len(varying) + "---|"
     for entry in variants:
         settings = "".join(f"{entry.choices['selection'][key]} | " for key in varying)
-        yield f"| `{entry.name}` | {settings}{_cell(entry.claims())} |"
+        certificate = entry.certificate()
+        claim = _cell(f"{certificate.status}: {certificate.condition}")
+        yield f"| `{entry.name}` | {settings}{claim} |"
 
 
 def _presets() -> Iterator[str]:

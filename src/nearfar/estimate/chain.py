@@ -46,7 +46,7 @@ class Derived(NatsResult):
 
     def __str__(self) -> str:
         return self._lines(
-            f"{self.certificate.status}: {self.certificate.condition}",
+            f"{self.certificate.status}: {self.certificate.summary}",
             f"terms {', '.join(f'{term:.4f}' for term in self.terms)}; {self.samples} samples",
             interval_name=f"{self.confidence:.0%} interval",
         )
