@@ -34,10 +34,11 @@ def test_conditional_information_prints_gaps_and_certificate(
     assert main(command) == 0
     text = capsys.readouterr().out
     assert "warning: 15 of 300 rows have gaps and were left out" in text
-    assert "not covered: a difference of best estimates, no bound" in text
+    assert "\nnot covered: a difference of best estimates, no bound\n" in text
     assert main([*command, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["certificate"]["status"] == "not covered"
+    assert "it is I((x, z); y) - I(z; y)" in answer["certificate"]["condition"]
     assert all(f"warning: {warning}" in text for warning in answer["warnings"])
 
 

@@ -24,7 +24,7 @@ from nearfar.estimate.samples import Discrete, check_pair, check_varies, gap_not
 from nearfar.estimate.settings import MIN_SPREAD
 
 CONDITION = (
-    "a {} of best estimates, no bound: {}; its interval combines their errors row by row and what "
+    "a {} of best estimates, no bound; it is {}; its interval combines their errors row by row and what "
     "each may miss"
 )
 
