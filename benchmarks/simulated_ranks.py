@@ -129,8 +129,9 @@ def measure(exchange: str, ranks: int, batch: int, dim: int) -> tuple[float, flo
     return recorder.peak / MIB, CountingRows.sent / MIB, CountingRows.messages
 
 
-def exponent(sizes: list[int], costs: list[float]) -> float:
-    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
+def exponent(sizes: list[int], costs: list[float]) -> str:
+    """Of the line through the points in logarithms; one point has none."""
+    return f"{np.polyfit(np.log(sizes), np.log(costs), 1)[0]:.2f}" if len(sizes) > 1 else "one size only"
 
 
 def main() -> None:
@@ -158,9 +159,7 @@ def main() -> None:
         for place, name in enumerate(("peak", "sent", "messages")):
             by_batch = [float(results[exchange, worlds[-1], batch][place]) for batch in batches]
             by_ranks = [float(results[exchange, ranks, batches[-1]][place]) for ranks in worlds]
-            print(
-                f"| {exchange}: {name} | {exponent(batches, by_batch):.2f} | {exponent(worlds, by_ranks):.2f} |"
-            )
+            print(f"| {exchange}: {name} | {exponent(batches, by_batch)} | {exponent(worlds, by_ranks)} |")
     print("\n| rows | bytes of the order, per rank |\n|---|---|")
     for rows in (10**6, 10**7):
         print(f"| {rows:,} | {order(0, 0, rows).nbytes:,} |")
