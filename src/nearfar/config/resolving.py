@@ -349,7 +349,7 @@ def check(
     role = None if "encoders" in described else PARTS_BY_CHOICE["encoders"][settings["encoders"]["name"]]
     if checked.batch_size < 2 and not (role and (role.same_rows_in_views or role.gives_corrupted_keys)):
         raise UserError(f"batch_size was {checked.batch_size}; expected a number of at least 2")
-    if complete:
+    if complete and not stored:  # a run that one process trained before can still be read
         scoring = {
             choice: objects.get(choice, parts.get(choice))
             for choice in ("critic", "negatives", "selection", "bound")
