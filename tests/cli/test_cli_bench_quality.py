@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,7 @@ def test_data_that_cannot_be_used_get_one_sentence(
 
 
 def arm(name: str, **settings: Any) -> QualityArm:
-    return QualityArm(name, our_trainer, settings)
+    return QualityArm(name, partial(our_trainer, settings), settings)
 
 
 def test_a_record_of_other_settings_is_refused(tmp_path: Path) -> None:

@@ -267,16 +267,10 @@ def test_a_run_with_settings_for_a_cpu_says_how_long_it_takes(
     pictures: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Display, "MIN_SECONDS", 1e-9)
-    settings = {
-        "batch_size": 16,
-        "image_size": 16,
-        "workers": 0,
-        "held_out": 0,
-        "device": "cpu",
-        "log_every": 1,
-    }
-    for out, more in (("chosen", {}), ("named", {"backbone": "resnet8-w8", "lr": 1e-3})):
-        nf.pretrain("simclr", pictures, tmp_path / out, epochs=2, **settings, **more)
+    common: dict[str, Any] = {"batch_size": 16, "image_size": 16, "workers": 0, "held_out": 0, "log_every": 1}
+    named: dict[str, Any] = {"backbone": "resnet8-w8", "lr": 1e-3}
+    for out, more in (("chosen", {}), ("named", named)):
+        nf.pretrain("simclr", pictures, tmp_path / out, epochs=2, device="cpu", **common, **more)
         lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("about ")]
         assert lines == (["about 1 minute on this CPU"] if out == "chosen" else [])
 

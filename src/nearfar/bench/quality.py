@@ -240,7 +240,8 @@ def open_quality_arm(
 
     def next_point() -> QualityPoint:
         line.send(None)
-        return QualityPoint(arm.name, seed, *receive(), budget.settings_of(arm))
+        epoch, cpu_minutes, top1 = receive()
+        return QualityPoint(arm.name, seed, epoch, cpu_minutes, top1, budget.settings_of(arm))
 
     try:
         receive()
