@@ -21,6 +21,7 @@ the first mistake. Its order decides which of several mistakes a user reads:
 7. the parts are made, which checks the values of their settings
 8. `Settings`: types and limits of all other settings
 9. the batch size, which depends on the encoders
+10. `exchange`, which depends on how the parts read scores
 """
 
 from collections.abc import Iterable, Mapping
@@ -61,7 +62,7 @@ from nearfar.config.sections import (
 )
 from nearfar.config.settings import MAX_EPOCHS, TEXTS, Settings
 from nearfar.core.abstract import AbstractViewSettings
-from nearfar.core.method import Method
+from nearfar.core.method import Method, check_exchange
 from nearfar.core.optimisers import OPTIMISERS, build
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, Modality, modality_of_views
@@ -348,6 +349,12 @@ def check(
     role = None if "encoders" in described else PARTS_BY_CHOICE["encoders"][settings["encoders"]["name"]]
     if checked.batch_size < 2 and not (role and (role.same_rows_in_views or role.gives_corrupted_keys)):
         raise UserError(f"batch_size was {checked.batch_size}; expected a number of at least 2")
+    if complete and not stored:  # a run that one process trained before can still be read
+        scoring = {
+            choice: objects.get(choice, parts.get(choice))
+            for choice in ("critic", "negatives", "selection", "bound")
+        }
+        check_exchange(checked.exchange, **scoring)
     return checked
 
 

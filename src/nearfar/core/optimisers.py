@@ -162,10 +162,11 @@ def orthogonalised(matrix: Float[Tensor, "row column"]) -> Float[Tensor, "row co
     wide = wide / wide.norm().clamp(min=torch.finfo(matrix.dtype).tiny)
     gram = wide @ wide.T
     identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    product = identity
-    for _ in range(5):
+    product = factor = a * identity + b * gram + c * (gram @ gram)
+    for _ in range(4):
+        gram = factor @ gram @ factor
         factor = a * identity + b * gram + c * (gram @ gram)
-        product, gram = factor @ product, factor @ gram @ factor
+        product = factor @ product
     result = product @ wide
     return result if matrix.shape[0] <= matrix.shape[1] else result.T
 

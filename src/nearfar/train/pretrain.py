@@ -29,7 +29,7 @@ from nearfar.run.folder import DataNotes, RunFolder, notes_of
 from nearfar.run.trained import Run, check_kind, columns_in
 from nearfar.system.files import as_path
 from nearfar.system.hardware import environment, keep_freed_memory, pick_device, pick_precision
-from nearfar.train.defaults import resolve_here
+from nearfar.train.defaults import expectation, resolve_here
 from nearfar.train.display import Display
 from nearfar.train.held_out import is_holdout_clean, make_estimate
 from nearfar.train.hooks import Hook, Metrics, PeriodicEvaluation, as_hooks
@@ -155,7 +155,12 @@ def run_pretraining(
             version_note = write_run_files(session, folder, notes)
         keep_freed_memory()
         display = Display(
-            session.steps, session.step, settings.epochs, session.data.unit, quiet or not strategy.is_first
+            session.steps,
+            session.step,
+            settings.epochs,
+            session.data.unit,
+            quiet or not strategy.is_first,
+            expectation(settings, len(session.data)) if note and session.device.type == "cpu" else None,
         )
         ended = None if restored is None or allow_change else restored.facts.get("ended")
         announce(display, session, notes)

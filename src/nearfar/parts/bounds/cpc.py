@@ -52,6 +52,7 @@ class AlphaCPC(AbstractBound):
         "E[ log( m e^f(u, v+) / (alpha e^f(u, v+) + b sum_k e^f(u, v_k)) ) ], b = (m - alpha) / (m - 1), "
         "alpha = {alpha}"
     )
+    reads_only_logsumexp = True
     averages_anchors = True
     alpha: Value = 0.5
 
@@ -109,6 +110,7 @@ class MultiLabelCPC(AbstractBound):
         "E_i[ log( nm e^f(u_i, v_i+) / (alpha sum_j e^f(u_j, v_j+) + b sum_jk e^f(u_j, v_jk)) ) ], b = (m - "
         "alpha) / (m - 1), alpha = {alpha}"
     )
+    reads_only_logsumexp = True
     alpha: Value = 1.0
 
     def __post_init__(self) -> None:
