@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import nearfar as nf
 from nearfar.core.strategy import SINGLE
+from nearfar.run import trained
 from nearfar.train import equality, pretrain, step
 from nearfar.train.equality import make_data, trajectory
 
@@ -195,7 +196,25 @@ def train_on_device(rank: int, folder: Path) -> None:
     nf.pretrain("la", data=str(folder / "pictures.npz"), out=str(folder / "run"), hooks=[head], **options)
     assert head.head is not None
     assert head.head.weight.device.type == NAME
+    check_report(folder, device)
     assert libraries
+
+
+def check_report(folder: Path, device: torch.device) -> None:
+    """The page of a run with a selection is written, with the selection's effect."""
+    trained.pick_device = lambda *_: device
+    options: dict[str, Any] = {"epochs": 1, "batch_size": 16, "workers": 0, "backbone": "resnet8-w16"}
+    run = nf.pretrain(
+        "simclr-ring",
+        data=str(folder / "pictures.npz"),
+        out=str(folder / "ring"),
+        precision="fp32",
+        **options,
+    )
+    assert run.device == device
+    nf.write_report(run, folder / "ring.html")
+    page = (folder / "ring.html").read_text()
+    assert "dropped as too easy: 90.0% of candidates" in page
 
 
 @contextmanager

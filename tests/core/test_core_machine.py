@@ -68,6 +68,25 @@ def write_tree(root: Path, files: dict[str, str]) -> Path:
             },
             3 * GB,
         ),
+        # cache of files that the kernel drops when memory is needed, in versions 2 and 1
+        (
+            {
+                "proc/self/cgroup": "0::/a\n",
+                "sys/fs/cgroup/a/memory.max": "8000000000\n",
+                "sys/fs/cgroup/a/memory.current": "7900000000\n",
+                "sys/fs/cgroup/a/memory.stat": "anon 400000000\nfile 7500000000\ninactive_file 6900000000\n",
+            },
+            7 * GB,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/job\n",
+                "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "8000000000\n",
+                "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "7900000000\n",
+                "sys/fs/cgroup/memory/job/memory.stat": "inactive_file 1\ntotal_inactive_file 6900000000\n",
+            },
+            7 * GB,
+        ),
     ],
 )
 def test_memory_limit_is_the_smallest_of_machine_and_groups(
@@ -145,6 +164,21 @@ def test_training_and_opened_runs_use_the_gpu_of_their_rank(
         ),
         (RuntimeError("No backend type associated with device type cpu: nccl"), False),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), None),
+        # data and files are not the process group
+        (RuntimeError("shard-3.parquet: connection reset by peer (s3)"), None),
+        (RuntimeError("gloomy.png: timed out"), None),
+        (RuntimeError("photos/gloo/nccl.png: timed out"), None),
+        (RuntimeError("Distributed package doesn't have NCCL built in"), False),
+        (RuntimeError("No backend type associated with device type cpu"), False),
+        # what this machine cannot resolve or listen on
+        (dist.DistNetworkError("failed to resolve hostname node-0"), False),
+        (
+            dist.DistNetworkError(
+                "The server socket has failed to listen on any local network address. port: 29701, useIpv6: "
+                "false, code: -98, name: EADDRINUSE, message: address already in use"
+            ),
+            False,
+        ),
     ],
 )
 def test_only_lost_processes_and_timeouts_are_resumable(problem: Exception, resumable: bool | None) -> None:
@@ -152,6 +186,19 @@ def test_only_lost_processes_and_timeouts_are_resumable(problem: Exception, resu
     assert (failure and failure.resumable) == resumable
     if failure is not None and not failure.resumable:
         assert str(problem).splitlines()[0] in failure.message
+
+
+def test_the_cause_of_an_nccl_error_is_shown() -> None:
+    failure = communication_failure(
+        dist.DistBackendError(
+            "NCCL error in: NCCLUtils.cpp:77, invalid usage (run with NCCL_DEBUG=WARN for details)\n"
+            "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+            "Last error:\nDuplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000"
+        )
+    )
+    assert failure is not None
+    assert not failure.resumable
+    assert failure.message.endswith(": Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000")
 
 
 @pytest.mark.parametrize(("message", "code"), [("Duplicate GPU detected", 2), ("remote process exited", 75)])

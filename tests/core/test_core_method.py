@@ -95,6 +95,16 @@ def test_simclr_loss_equals_lightly() -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
+def test_the_recipe_simclr_has_the_loss_of_lightly() -> None:
+    """Sáez Maldonado 2021, Algorithm 1 from two given views on: f, then g, and Eq. 24 at the recipe's temperature."""
+    method, example = built("simclr").eval(), pictures((3, 3))
+    temperature = float(resolve("simclr", "data").critic["temperature"])
+    assert isinstance(method.encoders, Shared)
+    z = [method.encoders.network(view) for view in example.views]
+    theirs = lightly.loss.NTXentLoss(temperature=temperature)(*z)
+    torch.testing.assert_close(method(example).loss, theirs, rtol=0, atol=1e-5)
+
+
 def test_moco_loss_equals_cross_entropy_over_positive_and_queue() -> None:
     """Liu 2022, Eq. 34: -log softmax of [q.k+, q.queue] / temperature at place 0."""
     net, example = network(), batch()

@@ -28,7 +28,9 @@ def test_resnets_have_the_weights_of_the_thesis() -> None:
         deep, shallow = backbone("resnet50", 3, 32), backbone("resnet18", 3, 224)
         reference = torchvision.models.resnet18()
     assert parameters_of(deep) + 2048 * 10 + 10 == 23_520_842
-    assert deep.get_parameter("conv1.weight").shape[2:] == (3, 3)
+    entrance = deep.get_submodule("conv1")
+    assert isinstance(entrance, nn.Conv2d)
+    assert (entrance.kernel_size, entrance.stride) == ((3, 3), (1, 1))
     assert parameters_of(shallow) + 512 * 1000 + 1000 == parameters_of(reference) == 11_689_512
 
 

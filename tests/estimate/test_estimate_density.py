@@ -73,21 +73,36 @@ def test_gradient_approaches_maximum_likelihood_like_one_over_nu() -> None:
     quantiles = (np.arange(200_000) + 0.5) / 200_000
     data = torch.from_numpy(scipy.stats.norm.ppf(quantiles, 1.5, 0.7))
     noise = torch.from_numpy(scipy.stats.norm.ppf(quantiles, 1.0, 1.5))
-    model = Gaussian(mean=1.2, precision=1.3, normalised=True)
-    parameters = list(model.parameters())
-    likelihood = torch.autograd.grad(-model(data).mean(), parameters)
+    normalised, unnormalised = (Gaussian(mean=1.2, precision=1.3, normalised=n) for n in (True, False))
+    likelihood = torch.autograd.grad(-normalised(data).mean(), list(normalised.parameters()))
 
-    def distance(nu: float) -> float:
+    def distance(nu: float, model: Gaussian = normalised) -> float:
         loss = nce_loss(
             model(data) - WIDE_NORMAL.log_prob(data), model(noise) - WIDE_NORMAL.log_prob(noise), nu
         )
-        ours = torch.autograd.grad(loss, parameters)
+        ours = torch.autograd.grad(loss, list(model.parameters()))
         return math.hypot(*(float(a - b) for a, b in zip(ours, likelihood, strict=True)))
 
     gaps = [distance(nu) for nu in (1.0, 10.0, 100.0, 1000.0)]
     assert gaps[0] > gaps[1] > gaps[2] > gaps[3]
     assert gaps[2] / gaps[3] == pytest.approx(10, rel=0.1)
     assert gaps[3] < 2e-3 * math.hypot(*map(float, likelihood))
+    # c = 0 for a model whose integral is not one: the gradient does not become that of maximum likelihood
+    assert distance(1000.0, unnormalised) > distance(1.0, unnormalised) > 0.2
+
+
+def test_the_mean_is_sufficient_for_a_normals_mean_and_the_median_is_not() -> None:
+    """Sáez Maldonado 2021, Ex. 3: of a normal with known variance, the likelihood ratio of two means depends on the sample
+    through its mean alone, n (a - b) (mean - (a + b) / 2) / variance. Samples of one median have several ratios."""
+    a, b, deviation = 0.4, -0.7, 1.3
+
+    def log_ratio(sample: list[float]) -> float:
+        density = scipy.stats.norm(0, deviation).logpdf
+        return float(sum(density(x - a) - density(x - b) for x in sample))
+
+    for sample in ([0.0, 1.0, 5.0], [2.0, 2.0, 2.0], [-3.0, 1.0, 8.0]):  # one mean, three medians
+        assert log_ratio(sample) == pytest.approx(3 * (a - b) * (2 - (a + b) / 2) / deviation**2)
+    assert log_ratio([0.0, 1.0, 5.0]) - log_ratio([0.0, 1.0, 2.0]) > 1  # one median, two means
 
 
 def test_gradient_in_closed_form_by_quadrature() -> None:

@@ -87,7 +87,11 @@ def test_conditional_entropy_is_the_mean_over_the_condition(joint: np.ndarray) -
     columns = [(column.sum(), column / column.sum()) for column in joint.T if column.sum() > 0]
     expected = sum(weight * scipy.stats.entropy(column) for weight, column in columns)
     assert info.conditional_entropy(joint) == pytest.approx(expected, abs=1e-12)
-    assert 0 <= info.conditional_entropy(joint) <= info.entropy(joint.sum(axis=1)) + 1e-12  # Prop. 3
+    x, y = joint.sum(axis=1), joint.sum(axis=0)
+    assert 0 <= info.conditional_entropy(joint) <= info.entropy(x) + 1e-12  # Prop. 3
+    # 0 where y determines x, the entropy of x under independence: the thesis has independence for both
+    assert info.conditional_entropy(np.diag(x)) == pytest.approx(0, abs=1e-12)
+    assert info.conditional_entropy(np.outer(x, y)) == pytest.approx(info.entropy(x), abs=1e-12)
 
 
 @laws

@@ -3,6 +3,7 @@ folder."""
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -408,6 +409,16 @@ def test_projector_files_are_readable(small: nf.Run, data: Path, tmp_path: Path)
     side = config.sprite.single_image_dim[0]
     with Image.open(folder / config.sprite.image_path) as sheet:
         assert sheet.size == (5 * side, 5 * side)  # 24 pictures in a square
+
+
+def test_ignored_files_of_the_projector_are_reported(
+    small: nf.Run, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(data, tmp_path / "photos")
+    (tmp_path / "photos" / "a.heic").write_bytes(b"not read")
+    words = ["--to", str(tmp_path / "out"), "--projector", str(tmp_path / "photos")]
+    assert main(["export", str(small.path), *words]) == 0
+    assert f"{tmp_path / 'photos'}: 1 file ignored: HEIC (.heic) is not read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,14 @@ def test_inconsistent_tu_folder_is_refused(tmp_path: Path, file: str, line: str,
     path = folder / f"TOY_{file}.txt"
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(UserError, match=sentence):
+        open_data(str(folder))
+
+
+def test_a_pipe_in_a_tu_folder_is_refused(tmp_path: Path) -> None:
+    folder = write_tu(tmp_path / "toy", some(), [n % 2 for n in range(24)])
+    (folder / "TOY_A.txt").unlink()
+    os.mkfifo(folder / "TOY_A.txt")
+    with pytest.raises(UserError, match=r"TOY_A\.txt cannot be read: is a pipe, a socket or a device"):
         open_data(str(folder))
 
 

@@ -262,6 +262,18 @@ def test_files_with_a_wrong_suffix_are_refused(tmp_path: Path) -> None:
     assert "no picture" not in str(problem.value)
 
 
+@pytest.mark.parametrize("suffix", [".ppm", ".npy", ".txt", ""])
+def test_paths_of_files_of_an_unknown_type_are_refused(suffix: str, tmp_path: Path) -> None:
+    names = [f"word{row}{suffix}" for row in range(300)]
+    for name in names[:250]:
+        (tmp_path / name).write_bytes(png(3))
+    (tmp_path / "t.csv").write_text("image,caption\n" + "".join(f"{name},a word\n" for name in names))
+    with pytest.raises(UserError, match=r"column 'image' names files such as 'word0.*write image@text"):
+        open_data(f"pairs:{tmp_path / 't.csv'}:image,caption")
+    sides = open_data(f"pairs:{tmp_path / 't.csv'}:image@text,caption").sides
+    assert [side.modality for side in sides] == ["text", "text"]
+
+
 def test_words_that_sometimes_end_like_files_stay_words(tmp_path: Path) -> None:
     words = ["see cat.jpg", "a dog", "a bird", "a horse.png", "a fish"]
     (tmp_path / "t.csv").write_text("a,b\n" + "".join(f"{word},{row}\n" for row, word in enumerate(words)))

@@ -16,6 +16,7 @@ from nearfar.core.schedules import Plateau, Progress, Schedule, at, parse_value
 from nearfar.core.types import NegativeSampling
 from nearfar.errors import UserError
 from nearfar.modalities.image.views import pipelines
+from nearfar.train.distill import student_of
 
 EVERY = [(name, recipe) for name in PRESETS for recipe in RECIPES if method_of(name, recipe)]
 
@@ -63,8 +64,16 @@ def test_what_a_preset_adds_to_a_selection_is_shown(capsys: pytest.CaptureFixtur
 
 
 def test_wu2020_has_one_background_for_all() -> None:
-    """Wu et al. 2020, App. D: the 4096 nearest, of however many rows there are."""
-    ball = resolve("instdisc-ball", "DATA", {"preset": "wu2020"}).selection
+    """Wu et al. 2020, App. D: the 4096 nearest, of however many rows there are; SGD, 0.03, batches of 256, temperature 0.07,
+    a bank that keeps half."""
+    settings = resolve("instdisc-ball", "DATA", {"preset": "wu2020"})
+    assert (settings.optimizer, settings.momentum, settings.weight_decay) == ("sgd", 0.9, 1e-4)
+    assert (settings.batch_size, settings.critic["temperature"], settings.negatives["momentum"]) == (
+        256,
+        0.07,
+        0.5,
+    )
+    ball = settings.selection
     others = [
         resolve(recipe, "DATA", {"preset": "wu2020"}).selection for recipe in ("instdisc-annulus", "la")
     ]
@@ -88,6 +97,21 @@ def test_song2020_distils_as_its_appendix_says() -> None:
     assert rates == pytest.approx([0.1, 0.1, 0.01, 0.001, 0.0001])
     assert settings.selection["sample"] == 16_384
     assert settings.critic["temperature"] == 0.07
+
+
+@pytest.mark.parametrize("classes", [0, 10])
+def test_song2020_distils_without_kd(classes: int) -> None:
+    """Song & Ermon 2020, App. C.3: no KD beside the contrast, also where the teacher has a classifier."""
+    features = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 5))
+    teacher = nf.Teacher(features, torch.nn.Linear(5, classes) if classes else None, size=8)
+    settings, _, _ = student_of(teacher, "DATA", None, {"preset": "song2020", "image_size": 8})
+    assert settings.preset == "song2020"
+    assert settings.prior["kd"] == 0
+    assert settings.bound["name"] == "ml-cpc"
+    assert settings.encoders["classes"] == 0
+    assert resolve("distill", "DATA", {"preset": "song2020"}).prior["kd"] == 0
+    chosen, _, _ = student_of(teacher, "DATA", None, {"preset": "song2020", "image_size": 8}, objective="crd")
+    assert chosen.bound["name"] == "nce-constant"
 
 
 def test_song2020_trains_moco_as_its_appendix_says() -> None:

@@ -145,6 +145,15 @@ def test_bad_label_file_is_refused(content: str, sentence: str, data: Path, tmp_
         choose_labels(open_data(data / "train.npz"), tmp_path / "few.csv", 0)
 
 
+def test_pipe_or_folder_as_label_file_is_named(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "few.csv")
+    (tmp_path / "many.csv").mkdir()
+    with pytest.raises(UserError, match=r"few\.csv, which is a pipe, a socket or a device"):
+        read_labels(str(tmp_path / "few.csv"))
+    with pytest.raises(UserError, match=r"many\.csv, which is a folder"):
+        read_labels(str(tmp_path / "many.csv"))
+
+
 def test_unusable_label_file_is_refused_before_training(data: Path, tmp_path: Path) -> None:
     (tmp_path / "few.csv").write_text("name,label\na,1\n")
     with pytest.raises(UserError, match="has the columns name, label"):

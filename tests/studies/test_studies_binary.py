@@ -78,6 +78,14 @@ def test_ml_cpc_within_its_range_never_exceeds_the_information(negatives: Negati
     assert eight.ml_cpc(0.3 * eight.smallest_proven).mean > eight.information
 
 
+@pytest.mark.parametrize(("negatives", "share"), [("batch", 0.667), ("independent", 0.557)])
+def test_the_edge_of_the_range_is_not_sharp_for_this_coin(negatives: NegativeSource, share: float) -> None:
+    """Song & Ermon 2020, Eq. 8 at n = m = 3: exceeded only below a share of the least alpha."""
+    three = Coins(3, 3, 0.5, negatives)
+    assert three.ml_cpc((share + 0.001) * three.smallest_proven).mean < three.information
+    assert three.ml_cpc((share - 0.001) * three.smallest_proven).mean > three.information
+
+
 @given(p=st.floats(0.05, 0.95), n=st.integers(1, 9), m=st.integers(2, 9))
 @settings(max_examples=30, deadline=None)
 def test_ml_cpc_with_independent_negatives_is_proven_for_any_coin(p: float, n: int, m: int) -> None:

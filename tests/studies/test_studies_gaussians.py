@@ -160,7 +160,7 @@ def test_the_saturated_log_ratio_tells_the_joint_from_the_mixture_best(share: fl
 def test_ml_cpc_with_the_exact_ratio_is_below_the_truth_where_proven_and_above_where_alpha_is_too_small() -> (
     None
 ):
-    """Song & Ermon 2020, Thm 2 at 4 nats, n = m = 16: [m/(n(m-1)+1), 1] = [0.066, 1]."""
+    """Song & Ermon 2020, Cor. 2 at 4 nats, n = m = 16: [m/(n(m-1)+1), 1] = [0.066, 1]."""
     generator = torch.Generator().manual_seed(0)
     n, k, batches, nats = 16, 15, 1500, 4.0
     smallest = smallest_proven_alpha(n, k)

@@ -158,9 +158,11 @@ def test_every_state_has_its_kind_of_evidence() -> None:
         if entry.state in kinds:
             assert entry.evidence is not None, entry
             assert entry.evidence.startswith(kinds[entry.state]), entry
-        if entry.state in ("reproduced", "not reproduced"):
-            figures = re.search(r"\d|closed form|as (Prop|Fig|Table)", entry.reason)
-            assert figures, entry
+        if entry.state in ("reproduced", "not reproduced") and "closed form" not in entry.reason:
+            assert re.search(r"± \d|\([+-]?\d[\d.]* to [+-]?\d", entry.reason), f"no spread: {entry}"
+            assert re.search(r"\b(one seed|\d+ (seeds|repetitions))\b", entry.reason), f"no seeds: {entry}"
+            images = re.search(r"\d images\b", entry.reason)
+            assert not images or re.search(r"\d px", entry.reason), f"no size: {entry}"
 
 
 @cache

@@ -10,7 +10,7 @@ from nearfar.errors import UserError
 
 EXAMPLE = "nearfar distill runs/teacher photos/ --out runs/student objective=crd+kd backbone=resnet20"
 
-OBJECTIVES = """objective (the default is crd+kd, or crd for a teacher without a classifier):
+OBJECTIVES = """objective (the default is the preset's, else crd+kd, or crd for a teacher without a classifier):
   kd                class probabilities at a temperature (Hinton et al. 2015): prior.kd, prior.temperature; the teacher needs a classifier
   crd               contrast with memory banks of student and teacher (Tian et al. 2020b): encoders.weight, temperature, selection.sample
   infonce           L_alpha (Song & Ermon 2020): bound.alpha=0.1

@@ -1,6 +1,7 @@
 """`nearfar export`."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +37,19 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from nearfar.exported.write import export
+    from nearfar.run.trained import Run
 
+    trained = Run.open(args.run)
     folder = export(
-        args.run,
+        trained,
         args.to,
         licence=args.license,
         onnx=args.onnx,
         torch_export=args.torch_export,
         projector=args.projector,
     )
+    for line in trained.ignored_files():
+        print(line, file=sys.stderr)
     print(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
     if args.push:
         from nearfar.exported.hub import push

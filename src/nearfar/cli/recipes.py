@@ -72,7 +72,10 @@ def _recipe_lines(recipe: Any, in_full: bool) -> list[str]:
         )
         rows += [*equation_of(recipe.choices).items(), ("command", recipe.command)]
         rows += [
-            ("preset", f"preset={name}: {words_of(preset_for(name, recipe.name))} ({preset.source})")
+            (
+                "preset",
+                f"preset={name}: {words_of({**preset.choices, **preset_for(name, recipe.name)})} ({preset.source})",
+            )
             for name, preset in presets_of(recipe.name).items()
         ]
     return [f"{recipe.name}: {recipe.recipe.about}", *(f"  {line}" for line in text_table(rows))]

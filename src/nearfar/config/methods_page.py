@@ -213,7 +213,7 @@ def _presets() -> Iterator[str]:
                 f"; {f'`-{suffix}`: ' if suffix else ''}`{words_of(more)}`"
                 for suffix, more in preset.by_variant.items()
             )
-            yield f"| `{name}` | `{method}` | `{words_of(preset.settings)}`{_cell(rest)} | {preset.source} |"
+            yield f"| `{name}` | `{method}` | `{words_of(preset.choices)}`{_cell(rest)} | {preset.source} |"
     yield ""
 
 

@@ -7,7 +7,7 @@ recipe's. A method's variants (`moco-ring`) take its preset; what is a variant's
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
@@ -67,11 +67,17 @@ PresetSettings = TypedDict(
 @dataclass(frozen=True)
 class Preset:
     """One method's settings in one paper, and where the paper says so. `by_variant` holds what a selection
-    adds, by its suffix ("": the method itself)."""
+    adds, by its suffix ("": the method itself); `objective` is that of a distillation."""
 
     source: str
     settings: PresetSettings
     by_variant: Mapping[str, PresetSettings] = field(default_factory=dict)
+    objective: str | None = None
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """The settings as a command takes them: the objective is one of its words."""
+        return {**({"objective": self.objective} if self.objective else {}), **self.settings}
 
 
 _SGD: PresetSettings = {"optimizer": "sgd", "momentum": 0.9}
@@ -168,7 +174,8 @@ PRESETS: dict[str, dict[str, Preset]] = {
             {**_MOCO_V2, "lr": cosine(0.3, 0), "temperature": 0.07},
         ),
         "distill": Preset(
-            "Song & Ermon 2020, App. C.3 and sec. 5.2, and the views of CIFAR that it takes over",
+            "Song & Ermon 2020, App. C.3 and sec. 5.2, its J_0.05 without KD, and the views of CIFAR that it "
+            "takes over",
             {
                 **_SGD,
                 "lr": steps(0.1, 0.1, 150, 180, 210),
@@ -180,6 +187,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
                 "selection.sample": 16_384,
                 **_PADDED,
             },
+            objective="ml-cpc",
         ),
     },
     "he2020": {
@@ -334,6 +342,12 @@ def preset_for(name: Any, recipe: str) -> dict[str, Any]:
         )
     preset = PRESETS[name][method]
     return {**preset.settings, **preset.by_variant.get(recipe[len(method) + 1 :], {}), "preset": name}
+
+
+def preset_named(layers: Iterable[Mapping[str, Any]]) -> Any:
+    """The preset of the last layer that names one, not yet checked; None without."""
+    names = [layer["preset"] for layer in layers if layer.get("preset") not in (None, "none")]
+    return names[-1] if names else None
 
 
 def method_of(name: str, recipe: str) -> str | None:

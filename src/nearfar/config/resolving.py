@@ -46,7 +46,7 @@ from nearfar.config.objects import (
     describe_views,
     is_own_backbone,
 )
-from nearfar.config.presets import preset_for
+from nearfar.config.presets import preset_for, preset_named
 from nearfar.config.reading import load_file, load_word, numbers
 from nearfar.config.recipes import RECIPES, Recipe
 from nearfar.config.recipes.recipe import method_template
@@ -255,8 +255,8 @@ def _pairing_settings(views: object) -> tuple[str, ...]:
 
 def _with_preset(recipe: str, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     """The layers, and before them the preset that one of them names."""
-    names = [layer["preset"] for layer in layers if layer.get("preset") not in (None, "none")]
-    return (preset_for(names[-1], recipe), *layers) if names else layers
+    name = preset_named(layers)
+    return (preset_for(name, recipe), *layers) if name is not None else layers
 
 
 def _method_settings(method: Method, modality: Modality | None) -> dict[str, Any]:

@@ -85,11 +85,13 @@ def selection_of(
 
 
 def _measured(run: Run, images: DataSet, settings: Mapping[str, Any], detail: Detail) -> Selected | Absent:
-    method, progress = run.method().to(run.device), progress_of(run, settings)
+    # candidates are classified in float64, which not every GPU has
+    device = run.device if run.device.type == "cuda" else torch.device("cpu")
+    method, progress = run.method().to(device), progress_of(run, settings)
     images = run.trained_on(images)
     rows = images.order(2, 0)[: _anchors(method, int(settings["batch_size"]))]
     views = run.views()(images.load(rows), int(settings["seed"]), int(progress.epoch), rows)
-    batch = batch_of(images, views, rows).to(run.device)
+    batch = batch_of(images, views, rows).to(device)
     classified, coverage = _classify(method, batch, progress, int(settings["seed"]))
     if not (classified.group >= 0).any():
         return Absent("The anchors have no negatives, so the selection has nothing to choose from.")

@@ -12,6 +12,7 @@ from nearfar.errors import UserError
 from nearfar.estimate.read import KINDS, read_columns
 from nearfar.modalities import DataSet
 from nearfar.modalities.labels import class_numbers
+from nearfar.system.untrusted import NOT_REGULAR
 
 LabelChoice = float | Path  # a share below 1, a number of each class, or a file
 
@@ -25,7 +26,10 @@ def read_labels(text: str | float | Path) -> LabelChoice:
         except ValueError:
             text = Path(word)
     if isinstance(text, Path):
-        if text.suffix.lower() not in KINDS or not text.is_file():
+        is_table = text.suffix.lower() in KINDS
+        if is_table and text.exists() and not text.is_file():
+            raise UserError(f"--labels was {text}, which {'is a folder' if text.is_dir() else NOT_REGULAR}")
+        if not is_table or not text.exists():
             raise UserError(
                 f"--labels was {text}; expected a share such as 0.01, a number of each class such as 10, or "
                 "a .csv or .parquet file with the columns path (or index) and label"

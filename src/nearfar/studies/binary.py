@@ -35,7 +35,7 @@ class Coins:
     """n pairs of equal coins with m - 1 negatives for each, P(1) = p.
 
     `negatives="batch"`: the other pairs of the batch, so m = n, as in Song & Ermon 2020, App. C.1.
-    `negatives="independent"`: n (m - 1) further draws, as the proof of Song & Ermon 2020, Thm 2 wants them.
+    `negatives="independent"`: n (m - 1) further draws, m - 1 for each anchor (Song & Ermon 2020, Cor. 2).
     """
 
     n: int
@@ -150,8 +150,8 @@ CLAIMS = {
 def run(workspace: Workspace, p: float = 0.5) -> StudyResult:
     """Figures 1 and 2 with n = m, negatives from the batch (the paper) and independent (its theorem)."""
     remark = (
-        "Song & Ermon 2020, Thm 2 assumes independent negatives, but Fig. 1 and 2 take them from the batch: "
-        "the theorem does not apply there, and J stays below I for these coins without it."
+        "Song & Ermon 2020, Cor. 2 assumes independent negatives, but Fig. 1 and 2 take them from the batch: "
+        "it does not apply there, and J stays below I for these coins without it."
     )
     return StudyResult((_figure_one(p), *_figure_two(p)), (remark,))
 
@@ -175,7 +175,7 @@ def _figure_one(p: float) -> StudyTable:
         coins = Coins(size, size, p)
         lines[f"CPC, n=m={size}"] = (alphas, [coins.cpc(alpha).mean for alpha in alphas])
         lines[f"ML-CPC, n=m={size}"] = (alphas, [coins.ml_cpc(alpha).mean for alpha in alphas])
-    source = "Song & Ermon 2020, Example 1, printed to two digits, and Thm 2"
+    source = "Song & Ermon 2020, Example 1, printed to two digits, and Cor. 2"
     return StudyTable("Figure 1", rows, source, lines, "alpha", "x")
 
 

@@ -7,7 +7,7 @@ beside, since the paper claims a trade: a smaller alpha reduces bias and adds va
 the batch nothing is proven of ML-CPC, and alpha-CPC does exceed the truth.
 
 The arm `proven` shows how far a proof reaches: 256 anchors, each with 1,023 negatives of its own, alpha the
-smallest of Song & Ermon 2020, Thm 2, the critic frozen before the samples that evaluate it are drawn. As many
+smallest of Song & Ermon 2020, Cor. 2, the critic frozen before the samples that evaluate it are drawn. As many
 negatives as anchors would be too few at 10 nats, even for the true log ratio as critic (docs/results/bounds.md).
 
 Command: nearfar study gaussians arms=separable,proven     Cost: about 25 minutes of one core.
@@ -294,7 +294,7 @@ def proven_table(values: Mapping[str, Sequence[float]], certificate: Certificate
         StudyRow("certificate", None, certificate.status),
     ]
     return StudyTable(
-        "Proven", tuple(rows), "Song & Ermon 2020, Thm 2", {"I(X; Y)": (LEVELS, LEVELS)}, "nats"
+        "Proven", tuple(rows), "Song & Ermon 2020, Cor. 2", {"I(X; Y)": (LEVELS, LEVELS)}, "nats"
     )
 
 

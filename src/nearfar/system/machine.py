@@ -166,6 +166,8 @@ def read_memory_available(root: Path) -> int | None:
 
 # files with the limit and the usage of a control group, by version
 _CGROUP_FILES = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}
+# usage includes the cache of files; this part of it, in memory.stat, is dropped when memory is needed
+_CGROUP_CACHE = {1: "total_inactive_file", 2: "inactive_file"}
 
 
 def _cgroup_memory(root: Path) -> list[int]:
@@ -192,8 +194,17 @@ def _cgroup_memory(root: Path) -> list[int]:
                 limit, usage = (int((group / name).read_text()) for name in _CGROUP_FILES[version_number])
             except (OSError, ValueError):  # no such group, or the limit is "max"
                 continue
-            remaining.append(limit - usage)
+            remaining.append(limit - max(0, usage - _cgroup_cache(group, _CGROUP_CACHE[version_number])))
     return remaining
+
+
+def _cgroup_cache(group: Path, key: str) -> int:
+    """Returns the bytes of file cache that a control group gives back; 0 if unknown."""
+    try:
+        lines = (line.split() for line in (group / "memory.stat").read_text(encoding="utf-8").splitlines())
+        return next((int(words[1]) for words in lines if words[:1] == [key]), 0)
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def memory_held() -> int:

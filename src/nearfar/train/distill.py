@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.config.objects import Objects, split_objects
+from nearfar.config.presets import preset_named, presets_of
 from nearfar.config.recipes.distillation import CONTRASTS, layer_of, terms_of
 from nearfar.config.settings import Settings
 from nearfar.core.strategy import Strategy
@@ -42,9 +43,9 @@ def distill(
 
     `teacher` is a run (a path or a `Run`), a network's name with a weights file ("resnet50:weights.pth"), a
     `nf.Teacher`, or a module from a batch of images to features. `objective` is kd, crd, infonce, ml-cpc,
-    cosine, relational or a sum of them. The default is crd+kd, or crd for a teacher without a classifier.
-    Data need no labels; if they have some, cross-entropy is part of the loss (`prior={"labels": 0}` leaves it
-    out). Everything else is as in `pretrain`.
+    cosine, relational or a sum of them. The default is the preset's, else crd+kd, or crd for a teacher without
+    a classifier. Data need no labels; if they have some, cross-entropy is part of the loss (`prior={"labels": 0}`
+    leaves it out). Everything else is as in `pretrain`.
     """
     out, all_settings = as_path("out", out), {**(config or {}), **settings}
     columns = Columns(all_settings.get("image_column"), all_settings.get("label_column"))
@@ -86,6 +87,9 @@ def student_of(
     for layer in layers:
         if "recipe" in layer:
             raise UserError("recipe is not a setting of distillation; choose with objective=")
+    preset, presets = preset_named(layers), presets_of(RECIPE)
+    if objective is None and isinstance(preset, str) and preset in presets:
+        objective = presets[preset].objective
     if objective is not None:
         objective_layer(objective, *layers)  # reports a mistake before loading anything
     loaded = load_teacher(teacher)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nearfar.errors import UserError
+from nearfar.errors import UserError, error_reason
 from nearfar.modalities.base import AbstractReader, Choice, Collection, Decoded, StandardisedDescription
 from nearfar.modalities.dataset import DataSet, Unusable
 from nearfar.modalities.labels import Labels, set_fields
@@ -329,7 +329,7 @@ def _numbers(file: Path, columns: int | None, spec: str, kind: type[int] | type[
         lines = [line for line in read_text(file).splitlines() if line.strip()]
         rows = [[kind(part) for part in line.split(",")] for line in lines]
     except (ValueError, OSError) as problem:
-        raise UserError(f"data {spec!r}: {file.name} cannot be read: {problem}.") from None
+        raise UserError(f"data {spec!r}: {file.name} cannot be read: {error_reason(problem)}.") from None
     columns = len(rows[0]) if columns is None and rows else columns or 1
     if any(len(row) != columns for row in rows):
         numbers = "whole numbers" if kind is int else "numbers"

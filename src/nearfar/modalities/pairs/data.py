@@ -39,6 +39,7 @@ SIDES: dict[str, Modality] = {modality.name: modality for modality in (IMAGE, SO
 SUFFIXES = (".parquet", ".csv", ".npz")
 MAX_TEXT = 256  # characters of a text
 MAX_BAD_SHARE = 0.5  # of rows that cannot be used
+SAMPLED_TEXTS = 100  # of a column, to find out whether they name files
 LABEL = "label"
 
 
@@ -244,6 +245,14 @@ def _kind_of_files(values: Sequence[Any], column: SideSpec, spec: str, folder: P
                 f"folder {str(folder)!r}; correct the paths, or write {name}@text to read them as text."
             )
         return modality.name
+    sample = texts[:: -(-len(texts) // SAMPLED_TEXTS)]
+    paths = [text for text in sample if os.path.isfile(folder / text)]
+    if 2 * len(paths) > len(sample):
+        name = column.names[0]
+        raise UserError(
+            f"data {spec!r}: column {name!r} names files such as {paths[0]!r}, which are not of a known type "
+            f"of image or sound; convert them, or write {name}@text to read the paths as text."
+        )
     return None
 
 

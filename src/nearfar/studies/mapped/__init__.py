@@ -16,7 +16,7 @@ from nearfar.studies.mapped import liu, saez, song, wu_2020, wu_2021
 STATES = {
     "proved": "a proof is on the page",
     "tested": "a test holds the formula against a reference of its own, a closed form or enumeration, as printed or as "
-    "corrected in the reason; a counter-example is a test too",
+    "corrected in the reason; a counter-example is a test too; of a drawing of curves, the quantities alone",
     "reproduced": "every claim of the item came out here, at the scale and with the spread of the reason",
     "not reproduced": "run here at the scale of the reason, and a claim of the item was not seen, or its reverse was; "
     "the reason says which",
