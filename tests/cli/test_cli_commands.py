@@ -330,3 +330,12 @@ def test_every_command_has_help(words: list[str], capsys: pytest.CaptureFixture[
         main(words)
     assert exit_info.value.code == 0
     assert "nearfar" in capsys.readouterr().out
+
+
+def test_the_demo_names_the_extra_of_its_report_before_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert main(["demo", "--out", str(tmp_path / "demo")]) == 2
+    assert "jinja2 is not installed; pip install 'nearfar[report]'" in capsys.readouterr().err
+    assert not (tmp_path / "demo").exists()

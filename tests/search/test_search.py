@@ -63,7 +63,7 @@ def run(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_search_equals_exhaustive_comparison(run: Path, digits: Path) -> None:
     opened = nf.Run.open(run)
     query = digits / "0" / "0.png"
-    ((path, matches),) = search(opened, str(digits), str(query), count=7)
+    ((path, matches),) = search(opened, str(digits), str(query), top=7)
     assert path == "0.png"
     features, images = opened.embed(str(digits)).numpy(), opened.open_data(str(digits))
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
@@ -106,8 +106,8 @@ def test_unusable_indexes_and_targets_get_a_sentence(run: Path, digits: Path, tm
     for write in (build_index, curate):
         with pytest.raises(nf.UserError, match=r"letter\.txt"):
             write(run, str(digits), tmp_path / "other")
-    with pytest.raises(nf.UserError, match="count was 0"):
-        search(run, str(digits), str(digits / "0" / "0.png"), count=0)
+    with pytest.raises(nf.UserError, match="top was 0"):
+        search(run, str(digits), str(digits / "0" / "0.png"), top=0)
 
 
 def test_an_index_survives_kills_and_failed_writes(

@@ -129,9 +129,9 @@ class CompleteRecipe:
             )
 
     def claims(self) -> str:
-        """The certificate in a line."""
+        """The certificate in a short line."""
         certificate = self.certificate()
-        return f"{certificate.status}: {certificate.condition}"
+        return f"{certificate.status}: {certificate.summary}"
 
 
 def base_of(name: str, entries: Mapping[str, Any]) -> str | None:
@@ -227,10 +227,11 @@ def _claims(variants: list[CompleteRecipe]) -> str:
     first = variants[0].choices["selection"]
     varying = [key for key in first if len({str(entry.choices["selection"][key]) for entry in variants}) > 1]
     titles = ["selection" if key == "name" else key for key in varying]
-    rows = [
-        [f"`{entry.name}`", *(str(entry.choices["selection"][key]) for key in varying), entry.claims()]
-        for entry in variants
-    ]
+    rows = []
+    for entry in variants:
+        settings, certificate = entry.choices["selection"], entry.certificate()
+        claim = f"{certificate.status}: {certificate.condition}"
+        rows.append([f"`{entry.name}`", *(str(settings[key]) for key in varying), claim])
     return _table(["method", *titles, "certificate"], *rows)
 
 

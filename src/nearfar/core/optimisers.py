@@ -1,7 +1,7 @@
 """SGD, AdamW, LARS and Muon with one shared rule: norms, biases and scalars are neither decayed nor adapted.
 
 The learning rate is a schedule's value, set from outside before each step (`set_lr`). The state of an
-optimiser is a flat mapping from "what/parameter name" to a tensor, so that a checkpoint needs no pickle and a
+optimiser is a flat mapping from "what/parameter name" to a tensor. So a checkpoint needs no pickle, and a
 parameter is found by its name, not by its place in a list.
 """
 

@@ -55,10 +55,10 @@ class Index:
     paths: list[str]
     labels: list[str | None]
 
-    def search(self, queries: Float[np.ndarray, "query dim"], count: int = 10) -> list[list[Match]]:
-        """The `count` most similar rows of each query, most similar first."""
-        check_whole("count", count, 1)
-        similarities, rows = nearest(unit_rows(queries), self.features, count)
+    def search(self, queries: Float[np.ndarray, "query dim"], top: int = 10) -> list[list[Match]]:
+        """The `top` most similar rows of each query, most similar first."""
+        check_whole("top", top, 1)
+        similarities, rows = nearest(unit_rows(queries), self.features, top)
         return [
             [
                 Match(self.paths[row], float(similarity), self.labels[row])
@@ -158,8 +158,8 @@ def open_index(folder: str | Path, run: Run) -> Index:
     return Index(features, paths, labels)
 
 
-def search(run: Run | str | Path, data: Any, query: Any, count: int = 10) -> list[tuple[str, list[Match]]]:
-    """For each instance of `query`, its path and the `count` most similar instances of `data`, by the cosine
+def search(run: Run | str | Path, data: Any, query: Any, top: int = 10) -> list[tuple[str, list[Match]]]:
+    """For each instance of `query`, its path and the `top` most similar instances of `data`, by the cosine
     of the run's features. `data` is data or an index folder; `query` is data: one file, a folder, an array."""
     run = run if isinstance(run, Run) else Run.open(run)
     if isinstance(data, (str, Path)):
@@ -171,4 +171,4 @@ def search(run: Run | str | Path, data: Any, query: Any, count: int = 10) -> lis
         images = run.open_data(data)
         index = Index(embedded(run, images), list(images.paths), label_names(images))
     queries = run.open_data(query)
-    return list(zip(queries.paths, index.search(run.embed(queries).numpy(), count), strict=True))
+    return list(zip(queries.paths, index.search(run.embed(queries).numpy(), top), strict=True))

@@ -1,6 +1,6 @@
 """Conditional negatives trade bias for variance (Wu et al. 2021, Thm 3.2, App. C in small).
 
-Four correlated pairs of Gaussians share a given number of nats, and the critic is the true log-ratio f(u, v)
+Four correlated pairs of Gaussians share a given number of nats. The critic is the true log-ratio f(u, v)
 = log p(v | u) / p(v), so bias and variance are the estimator's own. For each k, negatives come from the
 marginal (NCE) and from the most similar half and tenth of it (CNCE by Ball); mean and variance are measured
 over many draws. The paper's App. C varies k in training and reports accuracy; its claim about the estimate is

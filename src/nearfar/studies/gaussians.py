@@ -237,7 +237,7 @@ def run(
         }
         certificate = claim(anchors, negatives)
         tables.append(proven_table(workspace.call(proven, {"proven": sizes})["proven"], certificate))
-        remarks.append(f"{certificate.status}: {certificate.condition}.")
+        remarks.append(f"{certificate.status}: {certificate.summary}.")
     return StudyResult(tuple(tables), tuple(remarks))
 
 

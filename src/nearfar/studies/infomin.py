@@ -5,13 +5,13 @@ grows stronger, I(v1; v2) falls, and accuracy should rise, then fall. One knob s
 strength 0 is the plain image, 1 is the recipe's own.
 
 The information is our estimate: InfoNCE on images that were not trained on, a view of each against one view
-of every other (the form that is proven), under the trained network's cosine with the temperature chosen again
-on further unseen images. It goes through the encoder, so it is a lower bound on I(v1; v2), and at most log m
+of every other (the form that is proven). The critic is the trained network's cosine, with the temperature
+chosen again on further unseen images. It goes through the encoder, so it is a lower bound on I(v1; v2), and at most log m
 for m images.
 
 The principle's other half is that views keep what the task needs, I(v1; y) = I(x; y). So the tables also show
-what one view says about the label, by the same bound with a linear classifier as critic, fitted on views of
-the training images, and the same for the plain image.
+the information of one view, and of the plain image, about the label. It is by the same bound with a linear
+classifier as critic, fitted on views of the training images.
 
 Command: nearfar study infomin data=cifar10:ROOT     Cost: about 18 minutes of one core.
 """

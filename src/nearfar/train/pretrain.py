@@ -64,10 +64,10 @@ def pretrain(
     there are any), a torch `Dataset` of images or (image, label), or a set opened before (see `open_data`).
     Settings are keyword arguments; dotted ones are passed as a mapping: `negatives={"size": 8192}`.
 
-    Objects are welcome for names: `backbone=` a module from a batch of images to (n, d), `bound=`,
-    `selection=`, `critic=`, `negatives=` and `encoders=` parts, `views=` one `Augment` for each view, a
-    function from a picture to a tensor (torchvision's, albumentations' or your own; a list has one for each
-    view), or a function of (instances, seed, epoch, index), where `instances` is what
+    Objects are welcome for names. `backbone=` is a module from a batch of images to (n, d). `bound=`,
+    `selection=`, `critic=`, `negatives=` and `encoders=` are parts. `views=` is one `Augment` for each view; or a
+    function from a picture to a tensor (torchvision's, albumentations' or your own), or a list of one for each
+    view; or a function of (instances, seed, epoch, index), where `instances` is what
     `open_data(data).load(index)` returns. They are copied, so yours stay as they were; the
     trained ones are in the run. To resume, call it again with the same objects: config.yaml describes them
     (classes, numbers, shapes of tensors), and others are refused with what differs. Initial weights of your

@@ -1,7 +1,7 @@
 """Bounds with an explicit normaliser: Barber-Agakov, its unnormalised form, and that with a fixed baseline.
 
-Write Z(u) = E_p(v)[e^f(u, v)]. Then I >= E[f - log Z] (UBA), and because log Z <= Z/a + log a - 1 for every a
-> 0, I >= E[f] - E[Z/a] - log a + 1 (TUBA), which is linear in the negatives. NWJ is a = e (Wu et al. 2020,
+Write Z(u) = E_p(v)[e^f(u, v)]. Then I >= E[f - log Z] (UBA). Because log Z <= Z/a + log a - 1 for every a > 0,
+I >= E[f] - E[Z/a] - log a + 1 (TUBA), which is linear in the negatives. NWJ is a = e (Wu et al. 2020,
 App. A).
 """
 
@@ -200,7 +200,7 @@ class DonskerVaradhan(nn.Module, AbstractBound):
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         if sampling.held_out:
             return not_covered(
-                "on held-out data the estimate is consistent, but biased upwards at finite size: the log of "
+                "on held-out data the estimate is consistent, but biased upwards at finite size; the log of "
                 f"a mean over {sampling.anchors} times {sampling.negatives} pairs lies below the log of its "
                 "expectation (Jensen)"
             )

@@ -1,7 +1,7 @@
 """The random part of augmentation, drawn apart from the images: parameters = g(seed, epoch, index, view).
 
-Nothing here sees a pixel and nothing in the kernels draws a number, so the two implementations of a pipeline
-(compiled for CPUs, batched torch elsewhere) show the same view when given the same `Parameters`.
+Nothing here sees a pixel and nothing in the kernels draws a number. So the two implementations of a pipeline
+(compiled for CPUs, batched torch elsewhere) show the same view for the same `Parameters`.
 """
 
 from dataclasses import dataclass
