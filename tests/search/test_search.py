@@ -171,6 +171,20 @@ def test_a_forged_curation_does_not_stop_the_report(
     assert "curation.json cannot be read" in page or "names rows that the data do not have" in page
 
 
+def test_the_report_says_when_the_encoder_changed_after_curation(
+    run: Path, digits: Path, tmp_path: Path
+) -> None:
+    trained, page = tmp_path / "run", tmp_path / "page.html"
+    shutil.copytree(run, trained)
+    curate(trained, str(digits))
+    assert main(["report", str(trained), "--out", str(page)]) == 0
+    assert "near-duplicates" in page.read_text()
+    nf.pretrain("simclr", str(digits), trained, epochs=13, quiet=True, allow_change=True)
+    assert main(["report", str(trained), "--out", str(page)]) == 0
+    assert "curation.json was made before the encoder changed" in page.read_text()
+    assert "near-duplicates" not in page.read_text()
+
+
 def test_commands(run: Path, digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     query = digits / "1" / "1.png"
     assert main(["index", str(run), str(digits), "--out", str(tmp_path / "index")]) == 0
