@@ -9,7 +9,7 @@ from typing import Any
 
 _contexts: list[None] = []  # of `naming_flags` that are open
 _TRUE_FLAGS = ("same-labels", "allow-change", "allow-urls", "class-agnostic", "fine-tune")
-_ARGUMENTS = {"protocol": "protocols", "license": "licence"}
+_ARGUMENTS = {"protocol": "protocols", "license": "licence", "top": "count"}
 
 
 @contextmanager

@@ -106,8 +106,22 @@ def test_unusable_indexes_and_targets_get_a_sentence(run: Path, digits: Path, tm
     for write in (build_index, curate):
         with pytest.raises(nf.UserError, match=r"letter\.txt"):
             write(run, str(digits), tmp_path / "other")
-    with pytest.raises(nf.UserError, match="count was 0"):
-        search(run, str(digits), str(digits / "0" / "0.png"), count=0)
+
+
+def test_messages_name_the_options_of_the_command(
+    run: Path, digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query, missing = str(digits / "0" / "0.png"), str(tmp_path / "missing")
+    with pytest.raises(nf.UserError, match=r"^count was 0"):
+        search(run, str(digits), query, count=0)
+    with pytest.raises(nf.UserError, match=r"^query: data '.*missing' was not found"):
+        search(run, str(digits), missing)
+    for words, message in (
+        (["--query", query, "--top", "0"], "--top was 0; expected a whole number from 1"),
+        (["--query", missing], f"--query: data '{missing}' was not found"),
+    ):
+        assert main(["search", str(run), str(digits), *words]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_an_index_survives_kills_and_failed_writes(
