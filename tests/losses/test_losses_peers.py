@@ -1,6 +1,7 @@
 """Each loss returns what the library it stands in for returns, with the same gradient, whole and in tiles."""
 
 from collections.abc import Callable, Iterable
+from inspect import signature
 from typing import Any
 
 import lightly.loss
@@ -8,6 +9,7 @@ import open_clip.loss
 import pytest
 import pytorch_metric_learning.losses as pml
 import torch
+from lightly.loss import lejepa_loss
 from pytorch_metric_learning import distances, miners, reducers, regularizers
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import cached_multiple_negatives_ranking as cached
@@ -122,6 +124,17 @@ PAIRS: dict[str, tuple[Loss, Loss, int]] = {
     "triplet ref": (referred(TripletMarginLoss()), referred(pml.TripletMarginLoss()), 2),
 }
 LEARNT = {"clip": (SCALE, BIAS), "siglip": (SCALE, BIAS)}
+
+
+PEERS: dict[str, tuple[type, type]] = {
+    **{loss.__name__: (loss, getattr(lightly.loss, loss.__name__)) for loss in (
+        NTXentLoss, DCLLoss, DCLWLoss, VICRegLoss, BarlowTwinsLoss, NegativeCosineSimilarity, LeJEPALoss)},
+    **{loss.__name__: (loss, getattr(open_clip.loss, loss.__name__)) for loss in (ClipLoss, SigLipLoss)},
+    **{loss.__name__: (loss, getattr(pml, loss.__name__)) for loss in (SupConLoss, NPairsLoss, TripletMarginLoss)},
+    "LabelledNTXentLoss": (LabelledNTXentLoss, pml.NTXentLoss),
+    "SIGRegLoss": (SIGRegLoss, lejepa_loss.SIGReg),
+    "MultipleNegativesRankingLoss": (MultipleNegativesRankingLoss, ranking.MultipleNegativesRankingLoss),
+}  # fmt: skip
 
 
 def value_and_gradient(loss: Loss, sampling: list[Tensor]) -> tuple[Tensor, ...]:
@@ -342,8 +355,6 @@ def test_sigreg_and_lejepa_with_the_directions_of_lightly(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Directions differ by design, so both get the same ones."""
-    from lightly.loss import lejepa_loss
-
     fixed = torch.nn.functional.normalize(torch.randn(4, 16, dtype=torch.float64), dim=0)
     monkeypatch.setattr(lejepa_loss.SIGReg, "_generate_unit_vectors", lambda *_: fixed)
     monkeypatch.setattr(nf.SIGReg, "sketch", lambda *_: fixed)
@@ -422,6 +433,19 @@ def test_arguments_are_taken_in_the_peers_order() -> None:
         NTXentLoss(0)
 
 
+@pytest.mark.parametrize("name", PEERS)
+def test_arguments_have_the_peers_names(name: str) -> None:
+    """In the same places, so that calls by position and by name both work. `**kwargs` are options."""
+    ours, theirs = PEERS[name]
+    for method in ("__init__", "forward"):
+        names, expected = (
+            [argument.name for argument in signature(getattr(loss, method)).parameters.values()
+             if argument.kind is not argument.VAR_KEYWORD]
+            for loss in (ours, theirs)
+        )  # fmt: skip
+        assert names[: len(expected)] == expected
+
+
 def sentence_model() -> SentenceTransformer:
     words = {word: number for number, word in enumerate(["[UNK]", *"abcdefgh"])}
     tokenizer = Tokenizer(WordLevel(words, unk_token="[UNK]"))
@@ -452,6 +476,7 @@ def test_ranking_loss_with_a_model_as_in_sentence_transformers() -> None:
         value = make(model, 5.0)(features, None)
         value.backward()
         results.append((value.detach(), *(parameter.grad for parameter in model.parameters())))
+        assert torch.equal(make(model, 5.0)(sentence_features=features, labels=None), value)
     torch.testing.assert_close(results[0], results[1])
 
 

@@ -101,10 +101,12 @@ class MultipleNegativesRankingLoss(nn.Module):
                 f"mini_batch_size was {self.mini_batch_size}; it needs a model to encode with, and at least 1"
             )
 
-    def forward(self, *inputs: Any) -> Float[Tensor, ""]:
+    def forward(self, sentence_features: Any, labels: Any = None, *negatives: Tensor) -> Float[Tensor, ""]:
+        """Without a model the arguments are columns of embeddings: queries, documents and hard negatives."""
         if self.model is None:
-            return self.compute_loss_from_embeddings(inputs)
-        return self.compute_loss_from_embeddings([self._encode(self.model, one) for one in inputs[0]])
+            columns = () if labels is None else (labels, *negatives)
+            return self.compute_loss_from_embeddings((sentence_features, *columns))
+        return self.compute_loss_from_embeddings([self._encode(self.model, one) for one in sentence_features])
 
     def _encode(self, model: nn.Module, features: SentenceFeatures) -> EmbeddingRows:
         if self.mini_batch_size is None or not torch.is_grad_enabled():
