@@ -25,6 +25,7 @@ import nearfar as nf
 from nearfar.core import scores
 from nearfar.losses import (
     BarlowTwinsLoss,
+    CachedMultipleNegativesRankingLoss,
     ClipLoss,
     DCLLoss,
     DCLWLoss,
@@ -134,6 +135,8 @@ PEERS: dict[str, tuple[type, type]] = {
     "LabelledNTXentLoss": (LabelledNTXentLoss, pml.NTXentLoss),
     "SIGRegLoss": (SIGRegLoss, lejepa_loss.SIGReg),
     "MultipleNegativesRankingLoss": (MultipleNegativesRankingLoss, ranking.MultipleNegativesRankingLoss),
+    "CachedMultipleNegativesRankingLoss": (
+        CachedMultipleNegativesRankingLoss, cached.CachedMultipleNegativesRankingLoss),
 }  # fmt: skip
 
 
@@ -456,14 +459,20 @@ def sentence_model() -> SentenceTransformer:
 
 class Encoder(torch.nn.Sequential):
     """A network that is called as sentence-transformers calls one; dropout shows whether a second pass draws
-    the same."""
+    the same. Values of several tokens are averaged over those of the mask. `shapes`: of the mini-batches."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
         super().__init__(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 3))
+        self.shapes: list[tuple[int, ...]] = []
 
     def forward(self, features: dict[str, Any]) -> dict[str, Tensor]:
-        return {"sentence_embedding": super().forward(features["values"])}
+        values = features["values"]
+        self.shapes.append(tuple(values.shape))
+        if "attention_mask" in features:
+            mask = features["attention_mask"][..., None]
+            values = (values * mask).sum(dim=1) / mask.sum(dim=1)
+        return {"sentence_embedding": super().forward(values)}
 
 
 def test_ranking_loss_with_a_model_as_in_sentence_transformers() -> None:
@@ -480,21 +489,59 @@ def test_ranking_loss_with_a_model_as_in_sentence_transformers() -> None:
     torch.testing.assert_close(results[0], results[1])
 
 
-def test_mini_batches_have_the_gradient_of_the_batch() -> None:
-    """`mini_batch_size` encodes again in the backward pass, with the dropout of the first."""
+def tokens(lengths: tuple[int, ...]) -> dict[str, Any]:
+    """Sentences of these lengths, padded."""
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return {"values": torch.randn(*mask.shape, 4), "attention_mask": mask.long(), "task": "text"}
+
+
+TOKENS = [
+    tokens(lengths) for lengths in ((5, 1, 2, 9, 3, 3, 1), (2, 2, 2, 2, 2, 2, 7), (1, 8, 1, 1, 1, 1, 1))
+]
+VALUES = [{"values": torch.randn(7, 4), "task": "text"} for _ in range(3)]
+BOTH = ("query_to_doc", "doc_to_query")
+
+
+@pytest.mark.parametrize(
+    ("features", "arguments", "options"),
+    [
+        (VALUES, (), {"mini_batch_size": 3}),
+        (VALUES, (20.0, dot_score, 3), {}),
+        (
+            VALUES,
+            (5.0, euclidean_sim, 2, None, False, BOTH, "per_direction", False, "all_negatives", 2.0),
+            {},
+        ),
+        (TOKENS, (20.0, dot_score, 32, 6), {}),
+    ],
+)
+def test_mini_batches_have_the_gradient_of_the_batch(
+    features: list[dict[str, Any]], arguments: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    """They are encoded again in the backward pass, with the dropout of the first."""
     model = Encoder()
-    features = [{"values": torch.randn(7, 4), "task": "text"} for _ in range(3)]
-    results = []
-    for make in (MultipleNegativesRankingLoss, cached.CachedMultipleNegativesRankingLoss):
+    results, shapes = [], []
+    for make in (CachedMultipleNegativesRankingLoss, cached.CachedMultipleNegativesRankingLoss):
         model.zero_grad()
+        model.shapes.clear()
         torch.manual_seed(1)
-        value = make(model, mini_batch_size=3)([dict(one) for one in features], None)
+        value = make(model, *arguments, **options)([dict(one) for one in features], None)
+        shapes.append([*model.shapes])
         value.backward()
         results.append([value.detach(), *(parameter.grad for parameter in model.parameters())])
     torch.testing.assert_close(*results)
+    assert shapes[0] == shapes[1]
+    assert len(shapes[0]) > len(features)
+
+
+def test_mini_batches_need_rows_and_masks() -> None:
     static = sentence_model()
     with pytest.raises(ValueError, match="not one row for each sentence"):
         MultipleNegativesRankingLoss(static, mini_batch_size=2)([static.preprocess(["a b", "c"])] * 2, None)
+    with pytest.raises(ValueError, match=r"mini_batch_num_tokens was 6; .* no attention_mask"):
+        CachedMultipleNegativesRankingLoss(Encoder(), mini_batch_num_tokens=6)(VALUES, None)
+    with pytest.raises(ValueError, match="mini_batch_num_tokens was 0"):
+        CachedMultipleNegativesRankingLoss(Encoder(), mini_batch_num_tokens=0)
 
 
 def test_wrappers_know_the_name_of_the_class() -> None:
