@@ -38,7 +38,7 @@ from nearfar.data.source import (
     modality_of_item,
 )
 from nearfar.data.tars import SUFFIX as TAR
-from nearfar.data.tars import Tars
+from nearfar.data.tars import Tars, shard_names
 from nearfar.errors import UserError, error_reason
 from nearfar.modalities import MODALITIES, DataSet, Modality, modality_of
 from nearfar.modalities.base import Arrays
@@ -129,7 +129,7 @@ def open_data(
     are the classes), a Parquet file or a folder of them in the Hugging Face image convention, an `.npz` with
     `images` and maybe `labels`, a name (`digits`, `glyphs:train`, `glyphs:test`, `cifar10:ROOT`, also
     `cifar10:ROOT:test`; `idx:FOLDER` and `idx:FOLDER:test` for files like MNIST's; to open a folder that has
-    such a name write `./digits`), tar files in webdataset's convention, `hf:FOLDER` that `Dataset.save_to_disk`
+    such a name write `./digits`), tar files in webdataset's convention (`a-{000..012}.tar`), `hf:FOLDER` that `Dataset.save_to_disk`
     wrote, or from Python a `datasets.Dataset`, an array
     (n, h, w), (n, h, w, c) or (n, c, h, w), alone, as (array, labels) or as an `.npy` file, a list of PIL images,
     a torch `Dataset` of images or (image, label), or data already opened.
@@ -258,7 +258,7 @@ def _locate_name(spec: str, columns: Columns = NO_COLUMNS) -> Located:
             packed = find_packed(spec)
             return _locate_folder(spec, columns) if packed is None else _locate_packed(packed)
         if not path.exists():
-            raise UserError(_not_found(spec))
+            return _locate_tars(spec, _shards(spec), {})
         check_regular(path)  # a pipe would be waited for without end
     except UserError:
         raise
@@ -281,7 +281,7 @@ def _locate_url(spec: str, columns: Columns) -> Located:
     packed = find_packed(spec)
     if packed is not None:
         return _locate_packed(packed)
-    files = list_files(spec, (".parquet", TAR))
+    files = [file for name in shard_names(spec) for file in list_files(name, (".parquet", TAR))]
     if not files:
         links = "; over http a folder is what its page links to" if spec.startswith("http") else ""
         raise UserError(
@@ -335,6 +335,18 @@ def _locate_tars(name: str, entries: Sequence[Entry], ignored: Mapping[str, int]
             if len(tars.names()):
                 return _locate_source(tars, name, modality)
     raise UserError(f"data {name!r}: the tar files hold no files of a known kind.")
+
+
+def _shards(spec: str) -> list[Entry]:
+    """The tar files that a name with a range stands for; stops if one is missing."""
+    shards = []
+    for name in shard_names(spec):
+        if not os.path.isfile(name):
+            raise UserError(_not_found(spec) if name == spec else f"data {spec!r}: {name!r} was not found.")
+        shards.append(_entry(Path(name)))
+    if not shards:  # the range ends before it begins
+        raise UserError(_not_found(spec))
+    return shards
 
 
 def _locate_parquet(

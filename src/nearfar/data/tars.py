@@ -5,6 +5,7 @@ their headers and read in place, so that a sample can be read by number; compres
 """
 
 import os
+import re
 import tarfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,17 @@ from nearfar.modalities.files import MAX_BYTES, Labels, class_numbers
 SUFFIX, LABEL = ".tar", ".cls"
 _LONGEST_LABEL = 32
 MAX_HEADER_BYTES = 2**15  # of all headers of one member
+
+
+def shard_names(spec: str) -> Iterator[str]:
+    """The files of webdataset's notation for shards, `a-{000..012}.tar`; of another name the name itself."""
+    match = re.fullmatch(r"(.*)\{(\d+)\.\.(\d+)\}([^/{}]*\.tar)", spec, re.DOTALL)
+    if match is None:
+        yield spec
+        return
+    start, first, last, end = match.groups()
+    for number in range(int(first), int(last) + 1):
+        yield f"{start}{number:0{len(first)}}{end}"
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from nearfar.detect.table import caption, rows_of
 from nearfar.errors import counted
 from nearfar.report.facts import UNAVAILABLE, Picture, PictureRow, Section, as_sentence
 from nearfar.report.pictures import Sample, data_uri, fitted
+from nearfar.run.features import encoder_digest
 from nearfar.run.trained import Run
 from nearfar.search.curate import FACTS, TITLES
 from nearfar.system.untrusted import is_number, read_json
@@ -33,10 +34,14 @@ def curation(run: Run) -> Section | None:
             counted(int(stored[name]["count"]), title) for name, title in TITLES.items() if name in stored
         )
         rows = {name: _cases(stored[name]["first"]) for name in TITLES if name in stored}
+        encoder = stored["encoder"]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return Section("Curation", (f"RUN/{FACTS} cannot be read; nearfar curate writes a new one.",))
     title = "Curation"
     try:
+        if encoder != encoder_digest(run.encoder()):
+            problem = f"RUN/{FACTS} was made before the encoder changed; nearfar curate writes a new one."
+            return Section(title, (problem,))
         return Section(title, (f"{sentence}.",), picture_rows=_picture_rows(run, stored, rows))
     except UNAVAILABLE as problem:
         return Section(title, (f"{sentence}.", f"The pictures are missing: {as_sentence(problem)}"))

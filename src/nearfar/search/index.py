@@ -57,7 +57,7 @@ class Index:
 
     def search(self, queries: Float[np.ndarray, "query dim"], top: int = 10) -> list[list[Match]]:
         """The `top` most similar rows of each query, most similar first."""
-        check_whole("top", top, 1)
+        check_whole("--top", top, 1)
         similarities, rows = nearest(unit_rows(queries), self.features, top)
         return [
             [
@@ -161,7 +161,12 @@ def open_index(folder: str | Path, run: Run) -> Index:
 def search(run: Run | str | Path, data: Any, query: Any, top: int = 10) -> list[tuple[str, list[Match]]]:
     """For each instance of `query`, its path and the `top` most similar instances of `data`, by the cosine
     of the run's features. `data` is data or an index folder; `query` is data: one file, a folder, an array."""
+    check_whole("--top", top, 1)  # and the query is opened before the data are encoded
     run = run if isinstance(run, Run) else Run.open(run)
+    try:
+        queries = run.open_data(query)
+    except UserError as problem:
+        raise UserError(f"--query: {problem}") from problem
     if isinstance(data, (str, Path)):
         with suppress(OSError):  # an earlier command may have been killed while it replaced this index
             recover_folder(Path(os.path.realpath(data)))
@@ -170,5 +175,4 @@ def search(run: Run | str | Path, data: Any, query: Any, top: int = 10) -> list[
     else:
         images = run.open_data(data)
         index = Index(embedded(run, images), list(images.paths), label_names(images))
-    queries = run.open_data(query)
     return list(zip(queries.paths, index.search(run.embed(queries).numpy(), top), strict=True))
