@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from nearfar.report.explore import explorer_data
 from nearfar.report.facts import Detail, Map
 from nearfar.report.gather import gather
 from nearfar.report.page import page
 from nearfar.report.pictures import atlas_of
+from nearfar.report.visuals import explorer_data
 
 FRAMES = """
 (async () => {

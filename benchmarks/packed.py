@@ -30,7 +30,7 @@ import numpy as np
 
 from nearfar.core.types import Pixels
 from nearfar.data import Stream, open_data, pack
-from nearfar.data.parquet import RowNames
+from nearfar.data.parquet import row_names
 from nearfar.modalities import DataSet
 from nearfar.modalities.base import Arrays
 from nearfar.modalities.image import IMAGE
@@ -83,7 +83,7 @@ def generated_data(rows: int) -> DataSet:
         few,
         fingerprint=hashlib.sha256(str(rows).encode()).hexdigest(),
         labels=labels,
-        paths=RowNames(["drawn"], [rows]),
+        paths=row_names(["drawn"], [rows]),
         store=GeneratedPictures(),
         rows=np.arange(rows),
         sizes=np.full((rows, 2), 32, dtype=np.int32),

@@ -7,8 +7,9 @@ of the detail that they lack, and saved with quality 90. Bytes are in memory. On
 the median over the turns.
 
 "torchvision v2" is a `Dataset` that decodes with Pillow or `torchvision.io`, calls the transform twice, and a
-`DataLoader` in this process, so that nothing is sent between processes. Decoders that are not installed are left out;
-DALI decodes JPEGs on a GPU only. `--encoder` adds forward and backward of ResNet-18 on the two views.
+`DataLoader` in this process, so that nothing is sent between processes. Decoders that are not installed are left out.
+DALI (`pip install nvidia-dali-cuda120`) decodes on the CPU here, whole pictures, and two random crops of each alone, as
+two views that are cropped before decoding would need. `--encoder` adds forward and backward of ResNet-18 on the two views.
 """
 
 import argparse
@@ -79,7 +80,37 @@ def decoders() -> dict[str, Callable[[bytes], object]]:
 
         pyvips.cache_set_max(0)
         arms["pyvips"] = lambda data: pyvips.Image.new_from_buffer(data, "", access="sequential").numpy()
+    if importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.dali"):
+        arms |= {"DALI": dali(crops=0), "DALI, two crops of each": dali(crops=2)}
     return arms
+
+
+def dali(crops: int) -> Callable[[bytes], object]:
+    """DALI's pipeline on one thread of the CPU: whole pictures, or so many random crops of SimCLR's size."""
+    from nvidia.dali import fn, pipeline_def
+
+    @pipeline_def(
+        batch_size=1,
+        num_threads=1,
+        device_id=None,
+        prefetch_queue_depth=1,
+        exec_async=False,
+        exec_pipelined=False,
+    )
+    def pipeline() -> object:
+        data = fn.external_source(name="data", no_copy=True)
+        if not crops:
+            return fn.decoders.image(data)
+        return tuple(fn.decoders.image_random_crop(data, random_area=[0.08, 1.0]) for _ in range(crops))
+
+    built = pipeline()
+    built.build()
+
+    def run(data: bytes) -> object:
+        built.feed_input("data", [np.frombuffer(data, np.uint8)])
+        return built.run()
+
+    return run
 
 
 def read_tensor(data: bytes) -> torch.Tensor:

@@ -50,7 +50,7 @@ def pictures(data: Path) -> Table:
 def sounds(data: Path) -> Table:
     import pyarrow.parquet as parquet
 
-    from nearfar.modalities.sound.decode import decode_sound
+    from nearfar.modalities.sound.data import decode_sound
     from nearfar.modalities.sound.show import mfcc
 
     table = parquet.read_table(data / "fsdd_test.parquet")

@@ -1,6 +1,7 @@
 """What a rank holds and sends in a contrastive step, against the global batch and the number of ranks.
 
     OMP_NUM_THREADS=1 python benchmarks/simulated_ranks.py [--ranks 8,64,512] [--batches 65536,262144,1048576] [--dim 128]
+        [--exchanges gather,ring]
 
 One rank of a fake process group computes log-sum-exp and its gradient of its share of the anchors with the keys of all
 ranks, once after one gather (`exchange=gather`) and once with blocks of keys that pass from rank to rank
@@ -129,8 +130,11 @@ def measure(exchange: str, ranks: int, batch: int, dim: int) -> tuple[float, flo
     return recorder.peak / MIB, CountingRows.sent / MIB, CountingRows.messages
 
 
-def exponent(sizes: list[int], costs: list[float]) -> float:
-    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
+def exponent(sizes: list[int], costs: list[float]) -> str:
+    """Of the line through the points in logarithms; one point has none."""
+    if len(sizes) == 1:
+        return "one size only"
+    return f"{round(np.polyfit(np.log(sizes), np.log(costs), 1)[0], 2) + 0.0:.2f}"  # no -0.00
 
 
 def main() -> None:
@@ -140,11 +144,13 @@ def main() -> None:
     parser.add_argument("--ranks", default="8,64,512")
     parser.add_argument("--batches", default="65536,262144,1048576")
     parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--exchanges", default=",".join(EXCHANGES))
     options = parser.parse_args()
     worlds, batches = ([int(word) for word in words.split(",")] for words in (options.ranks, options.batches))
+    exchanges = options.exchanges.split(",")
     results = {}
     print("| exchange | ranks | global batch | peak, MiB | sent, MiB | messages |\n|---|---|---|---|---|---|")
-    for exchange in EXCHANGES:
+    for exchange in exchanges:
         for ranks in worlds:
             for batch in batches:
                 results[exchange, ranks, batch] = measure(exchange, ranks, batch, options.dim)
@@ -154,13 +160,11 @@ def main() -> None:
                     flush=True,
                 )
     print("\n| exponent | in the batch | in the ranks |\n|---|---|---|")
-    for exchange in EXCHANGES:
+    for exchange in exchanges:
         for place, name in enumerate(("peak", "sent", "messages")):
             by_batch = [float(results[exchange, worlds[-1], batch][place]) for batch in batches]
             by_ranks = [float(results[exchange, ranks, batches[-1]][place]) for ranks in worlds]
-            print(
-                f"| {exchange}: {name} | {exponent(batches, by_batch):.2f} | {exponent(worlds, by_ranks):.2f} |"
-            )
+            print(f"| {exchange}: {name} | {exponent(batches, by_batch)} | {exponent(worlds, by_ranks)} |")
     print("\n| rows | bytes of the order, per rank |\n|---|---|")
     for rows in (10**6, 10**7):
         print(f"| {rows:,} | {order(0, 0, rows).nbytes:,} |")

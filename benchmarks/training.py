@@ -1,12 +1,13 @@
 """A whole training step against its limit, forward and backward of the encoder, at the same precision.
 
     OMP_WAIT_POLICY=passive python benchmarks/training.py [--recipe simclr] [--precision bf16] [--seconds 1]
-        [--backbones resnet8-w16,resnet8-w32,resnet18] [--blocks 21]
+        [--backbones resnet8-w16,resnet8-w32,resnet18] [--blocks 21] [key=value ...]
 
 Arms take turns in one run: blocks of whole steps of batch 256, 32 x 32 (views made by threads, scores,
 optimiser, advance, monitors), and blocks of the network on a batch in memory. Threads wait as in the command
 (`nearfar.system.machine`). The share is the median over pairs of neighbouring blocks, with quartiles; by CPU
-time it hardly depends on other work on the machine."""
+time it hardly depends on other work on the machine. `key=value` words are settings of the recipe; what `nearfar pretrain
+simclr` trains on small images is --backbones resnet6-w48 optimizer=muon lr=2e-2 views.crops=2x24."""
 
 import argparse
 import os
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearfar.config.resolving import resolve
+from nearfar.config.resolving import Layer, read_words, resolve
 from nearfar.data import open_data
 from nearfar.system.hardware import keep_freed_memory, pick_device, pick_precision
 from nearfar.train.resuming import describe_data
@@ -29,12 +30,12 @@ BATCH = 256
 
 
 def arms(
-    recipe: str, backbone: str, requested_precision: str
+    recipe: str, backbone: str, requested_precision: str, further: Layer
 ) -> tuple[Callable[[], object], Callable[[], object], str]:
     """(a whole step, the encoder alone, how both compute)."""
     pixels = np.random.default_rng(0).integers(0, 256, (5000, 32, 32, 3), dtype=np.uint8)
     images = open_data(pixels)
-    settings = resolve(recipe, "noise", {"backbone": backbone, "batch_size": BATCH, "epochs": 1000})
+    settings = resolve(recipe, "noise", {"backbone": backbone, "batch_size": BATCH, "epochs": 1000}, further)
     device = pick_device("auto")
     precision = pick_precision(requested_precision, device)
     description = describe_data(images, settings, None, False)
@@ -94,11 +95,13 @@ def main() -> None:
     parser.add_argument("--precision", default="auto", choices=("auto", "fp32", "bf16"))
     parser.add_argument("--seconds", type=float, default=1.0, help="of a block")
     parser.add_argument("--blocks", type=int, default=21)
+    parser.add_argument("settings", nargs="*", metavar="key=value")
     arguments = parser.parse_args()
+    further = read_words(arguments.settings)
     keep_freed_memory()
     print(f"load {os.getloadavg()[0]:.1f}")
     for backbone in arguments.backbones.split(","):
-        full_arm, encoder_arm, description = arms(arguments.recipe, backbone, arguments.precision)
+        full_arm, encoder_arm, description = arms(arguments.recipe, backbone, arguments.precision, further)
         full_arm(), encoder_arm()
         report = shares_of(full_arm, encoder_arm, arguments.seconds, arguments.blocks)
         print(f"{arguments.recipe}, {backbone}, batch {BATCH}, {description}: {report}", flush=True)

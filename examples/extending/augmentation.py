@@ -7,13 +7,13 @@ Its numbers are drawn under its own name: no run without it changes by a bit.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from nearfar.errors import UserError
-from nearfar.modalities.image.views.operations import check_number
+from nearfar.config.schema import between, check_fields
+from nearfar.modalities.image.views.operations import Probability
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,11 @@ class Posterise:
 
     name: ClassVar[str] = "posterise"
     slots: ClassVar[int] = 1
-    probability: float = 0.5
-    min_levels: int = 4
+    probability: Probability = 0.5
+    min_levels: Annotated[int, between(2, 16)] = 4
 
     def __post_init__(self) -> None:
-        check_number(self, "probability", 0.0, 1.0)
-        if not 2 <= self.min_levels <= 16:
-            raise UserError(
-                f"views.posterise.min_levels is {self.min_levels}; allowed is a whole number from 2 to 16."
-            )
+        check_fields(self, f"views.{self.name}")
 
     def __call__(self, images: Tensor, numbers: Tensor) -> Tensor:
         steps = self.min_levels - 1 + torch.floor(numbers[:, :1, None, None] * (17 - self.min_levels))

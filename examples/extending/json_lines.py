@@ -17,7 +17,7 @@ from nearfar.data.folder import stamp_of
 from nearfar.data.source import AbstractSource
 from nearfar.errors import UserError
 from nearfar.modalities.dataset import Unusable
-from nearfar.modalities.labels import Labels, class_numbers
+from nearfar.modalities.files import Labels, class_numbers
 
 
 class JsonLines(AbstractSource):

@@ -1,7 +1,7 @@
 """nearfar: a method is five choices (views, encoders, negatives, selection, bound).
 
-Everything is imported when it is first asked for, so that `import nearfar` costs nothing, losses and bounds work without what
-training needs, and a command line on a broken install can still say what is broken.
+A name is imported at its first use. So `import nearfar` costs nothing, and losses and bounds work without what
+training needs. A command line on a broken install can still report what is broken.
 """
 
 from importlib import import_module

@@ -44,9 +44,9 @@ def assert_ranks_equal(
     processes that communicate by gloo, each with its part of the rows.
 
     Tensors are split along their first dimension, as evenly as possible; numbers and tensors without dimensions
-    (a learnt scale) are passed to every rank as they are. The average over ranks of the loss, of the gradient
-    at every floating-point tensor, and of that at the parameters of a module must be those of one process
-    without a process group, up to `rtol` (default 1e-4, 1e-9 for float64) of the largest value. A loss that
+    (a learnt scale) are passed to every rank as they are. Compared are the average over ranks of the loss, of the
+    gradient at every floating-point tensor, and of that at the parameters of a module. Each must be that of one
+    process without a process group, up to `rtol` (default 1e-4, 1e-9 for float64) of the largest value. A loss that
     takes `rank` and `world_size` reads them inside a function, from `torch.distributed` if it is initialised.
 
     `loss` may be a lambda or a local function: it is sent to the processes by cloudpickle, so what it refers to
@@ -86,8 +86,10 @@ class LossEvaluation:
 
 @dataclass(frozen=True)
 class RankResult:
-    """What one rank measured: the loss of its own part of the rows, the loss of the next rank's part, and how
-    much its loss changes when the rows of rank 0 move by one unit along a direction."""
+    """What one rank measured: the loss of its own part of the rows, and that of the next rank's part.
+
+    `change`: how much its loss changes when the rows of rank 0 move by one unit along a direction.
+    """
 
     evaluation: LossEvaluation
     next_value: Tensor

@@ -15,6 +15,7 @@ from nearfar.core.schedules import START, Progress, Schedule
 from nearfar.core.types import Coverage, NegativeSampling
 from nearfar.errors import UserError
 from nearfar.parts.bounds import PARTS, smallest_proven_alpha
+from nearfar.parts.bounds.claims import CLAIM
 
 N, M = 64, 16
 SHARED = NegativeSampling(N, N - 1)
@@ -44,7 +45,7 @@ CASES: list[tuple[AbstractBound, NegativeSampling, str, float | None, str]] = [
     (nf.MultiLabelCPC(0.5), SHARED, "not covered", math.log(2 * N),
         r"anchors share .* 64 times 63 negatives"),
     (nf.MultiLabelCPC(0.5), QUEUED, "not covered", math.log(2002),
-        r"queued keys are old, and the proof needs"),
+        r"queued keys are old; the proof needs"),
     (nf.MultiLabelCPC(nf.geometric(1.0, 0.1)), INDEPENDENT, "proven", math.log(10 * M),
         r"alpha = 1 to 0.1 lies in"),
     (nf.MultiLabelCPC(nf.geometric(5.0, 0.2)), INDEPENDENT, "proven", math.log(5 * M),
@@ -55,8 +56,8 @@ CASES: list[tuple[AbstractBound, NegativeSampling, str, float | None, str]] = [
         r"normalised q and H\(v\) is 2.5 nats"),
     (nf.BarberAgakov(2.5), QUEUED, "not covered", None, r"does not declare that the positive is"),
     (nf.UBA(), INDEPENDENT, "not covered", None, r"mean over 15 negatives .*\(Jensen\)"),
-    (nf.TUBA(2.0), SHARED, "proven", None, r"the 63 negatives .* linearly; .* were fitted to"),
-    (nf.NWJ(), INDEPENDENT, "proven", None, r"the 15 negatives .* were fitted to"),
+    (nf.TUBA(2.0), SHARED, "proven", None, r"were fitted to .*the 63 negatives .* linearly"),
+    (nf.NWJ(), INDEPENDENT, "proven", None, r"were fitted to .*the 15 negatives"),
     (nf.NWJ(), QUEUED, "not covered", None, r"^queued keys are old$"),
     (nf.NWJ(), NegativeSampling(N, 0), "not covered", None, r"without negatives"),
     (nf.DonskerVaradhan(), INDEPENDENT, "not covered", None,
@@ -86,6 +87,20 @@ def test_certificate_of_each_case(
     assert certificate.status == status
     assert certificate.ceiling == (None if ceiling is None else pytest.approx(ceiling))
     assert re.search(condition, certificate.condition)
+
+
+MAX_SUMMARY = 31  # words
+
+
+@pytest.mark.parametrize(("bound", "sampling"), [case[:2] for case in CASES])
+def test_the_first_clause_is_short_and_stands_alone(bound: AbstractBound, sampling: NegativeSampling) -> None:
+    certificate = bound.certificate(sampling)
+    assert certificate.condition.startswith(certificate.summary)
+    assert len(certificate.summary.split()) <= MAX_SUMMARY
+    if certificate.status == "proven":
+        assert certificate.summary.startswith(CLAIM)
+        # what the program could not check is part of the short claim
+        assert ("given that" in certificate.condition) == ("given that" in certificate.summary)
 
 
 def test_every_bound_has_a_case() -> None:

@@ -16,8 +16,12 @@ from torch import Tensor
 
 import nearfar as nf
 from nearfar.core.abstract import AbstractBound
+from nearfar.core.rotation import Rotated
 from nearfar.core.schedules import START, Progress, linear
+from nearfar.core.scores import Candidates
+from nearfar.core.strategy import Rows
 from nearfar.core.types import NegativeSampling
+from nearfar.errors import UserError
 from nearfar.parts.bounds import PARTS
 from nearfar.parts.bounds.variational import soft_clip
 
@@ -412,3 +416,21 @@ def test_ntxent_equals_lightly(n: int, dim: int, temperature: float, seed: int) 
     ours = math.log(2 * n - 1) - torch.stack(values).mean()
     theirs = lightly.loss.NTXentLoss(temperature=temperature)(z[0], z[1])
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_bound_declares_whether_it_reads_only_the_log_sum_exp(name: str) -> None:
+    """Keys that pass from rank to rank give no more (`exchange=ring`): the value is then that of a matrix, and
+    other bounds read something that is refused."""
+    generator = torch.Generator().manual_seed(0)
+    anchors, keys = torch.randn(2, 5, 3, generator=generator, dtype=torch.float64)
+    positive, index = (anchors * keys).sum(dim=1, keepdim=True), torch.arange(5)
+    rotated = nf.Scores(positive, Rotated(anchors, index, Candidates(keys, index), Rows((5,))))
+    bound = BOUNDS[name][0]
+    if bound.reads_only_logsumexp:
+        others = ~torch.eye(5, dtype=torch.bool)
+        expected = bound(nf.Scores.of(positive, anchors @ keys.T, others))
+        torch.testing.assert_close(bound(rotated), expected, rtol=1e-12, atol=1e-12)
+    else:
+        with pytest.raises(UserError, match="exchange was ring"):
+            bound(rotated)

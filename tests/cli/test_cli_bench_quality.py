@@ -1,7 +1,10 @@
 """`nearfar bench quality`: arms train as the commands do, in turns, and resume from a record."""
 
 import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nearfar as nf
-from nearfar.bench.quality import QualityPoint, minutes_to, our_trainer, quality_chart, quality_table
+from nearfar.bench.quality import (
+    QualityArm,
+    QualityBudget,
+    QualityPoint,
+    minutes_to,
+    our_trainer,
+    quality_chart,
+    quality_table,
+    run_quality,
+)
 from nearfar.bench.records import append_record, read_records
 from nearfar.cli import main
 from nearfar.data import open_data
@@ -156,10 +168,72 @@ def test_the_table_has_mean_and_deviation_over_seeds_and_says_where_a_goal_is_mi
         (["--data", "digits", "--goal", "70"], "--goal was 70"),
         (["--data", "digits", "--arm", "lr=1"], "--arm was 'lr=1'"),
         (["--data", "digits", "--arm", "a: lr"], "'lr' is not a setting"),
-        (["--data", "digits", "--arm", "a: views.crop_scale=[2,3]"], "views.crop_scale is [2, 3]"),
+        (["--data", "digits", "--arm", "a: views.crop_scale=[2,3]"], "views.crop_scale was [2, 3]"),
         (["--data", "digits", "--probes", "0"], "--probes was 0"),
+        (
+            ["--data", "digits", "--only", "zzz"],
+            "--only was zzz; expected prefixes of nearfar, lightly (same",
+        ),
     ],
 )
 def test_wrong_options_are_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "quality", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arm", ["nearfar", "lightly (same"])
+@pytest.mark.parametrize(
+    ("data", "more", "message"),
+    [
+        ("missing.npz", [], "missing.npz"),
+        ("unlabelled.npz", [], "unlabelled.npz has no labels"),
+        ("images.npz", ["--batch-size", "500"], "500"),
+        ("images.npz", ["--batch-size", "16", "--probes", "6"], "--probes was 6"),
+    ],
+)
+def test_data_that_cannot_be_used_get_one_sentence(
+    data: str, more: list[str], message: str, arm: str, images: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the process of the arm is the first to notice: it prints nothing itself."""
+    if "lightly" in arm:
+        pytest.importorskip("lightly")
+    np.savez(images.parent / "unlabelled.npz", images=np.load(images)["images"])
+    words = ["--data", str(images.parent / data), "--epochs", "1", "--probes", "1", "--only", arm]
+    assert main(["bench", "quality", *words, "--backbone", "resnet8-w8", *more]) == 2
+    printed = capfd.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1, printed
+
+
+def arm(name: str, **settings: Any) -> QualityArm:
+    return QualityArm(name, partial(our_trainer, settings), settings)
+
+
+def test_a_record_of_other_settings_is_refused(tmp_path: Path) -> None:
+    """Of all that decides a result. Other arms need the same data alone."""
+    record, budget = tmp_path / "record.jsonl", QualityBudget("a.npz", None, 4, 1)
+    arms = [arm("a", backbone="resnet8-w8", batch_size=16)]
+    for seed in range(2):
+        point = QualityPoint("a", seed, 1.0, 2.0, 0.5, budget.settings_of(arms[0]))
+        append_record(record, point)
+    recorded = read_records(record, QualityPoint)
+    assert run_quality(arms, budget, 2, record) == recorded
+    # a run that was stopped before these points is left out
+    append_record(early := tmp_path / "early.jsonl", replace(recorded[0], epoch=1.5))
+    early.write_bytes(early.read_bytes() + record.read_bytes())
+    assert run_quality(arms, budget, 2, early) == recorded
+    others = {
+        "data=a.npz, now b.npz": (arms, budget._replace(train="b.npz")),
+        "test=None, now c.npz": (arms, budget._replace(test="c.npz")),
+        "epochs=4, now 50": (arms, budget._replace(epochs=50)),
+        "probes=1, now 2": (arms, budget._replace(probes=2)),
+        "backbone=resnet8-w8, now default": ([arm("a", batch_size=16)], budget),
+        "batch_size=16, now 32": ([arm("a", backbone="resnet8-w8", batch_size=32)], budget),
+        "lr=default, now 0.1": ([arm("a", backbone="resnet8-w8", batch_size=16, lr=0.1)], budget),
+    }
+    for difference, (other_arms, other_budget) in others.items():
+        with pytest.raises(UserError, match=f"has 'a' measured with {difference}; use another file"):
+            run_quality(other_arms, other_budget, 2, record)
+    assert run_quality([], budget._replace(epochs=50), 2, record) == recorded
+    with pytest.raises(UserError, match=r"has 'a' measured with data=a\.npz, now b\.npz"):
+        run_quality([], budget._replace(train="b.npz"), 2, record)

@@ -20,8 +20,7 @@ from PIL import Image
 
 import nearfar as nf
 from nearfar.cli import main
-from nearfar.config.fields import CHOICES, FIELDS
-from nearfar.config.settings import Settings
+from nearfar.config.fields import CHOICES, FIELDS, KEYS
 from nearfar.core.results import Result
 from nearfar.system.hardware import environment
 from nearfar.system.machine import machine_facts
@@ -291,14 +290,13 @@ def test_command_without_arguments_shows_help(capsys: pytest.CaptureFixture[str]
 
 
 def test_help_describes_every_setting_and_imports_no_torch() -> None:
-    assert {*FIELDS, *CHOICES, "recipe", "data"} == set(Settings.model_fields)
+    assert {*FIELDS, *CHOICES, "recipe", "data"} == {*KEYS}
     program = (
         "import sys; from nearfar.cli.settings_help import settings_help; text = settings_help(); "
         "assert not {'torch', 'numpy', 'pydantic', 'yaml'} & set(sys.modules); print(text)"
     )
     text = run_python("-c", program, check=True).stdout
     for name, field in FIELDS.items():
-        assert Settings.model_fields[name].description == field.description
         words = r"\s+".join(map(re.escape, field.description.split()))  # long lines are wrapped
         assert re.search(rf"^  {name} +{words}\s+\[", text, re.MULTILINE)
     assert f"[{FIELDS['epochs'].default_text()}]" in " ".join(text.split())
@@ -332,3 +330,12 @@ def test_every_command_has_help(words: list[str], capsys: pytest.CaptureFixture[
         main(words)
     assert exit_info.value.code == 0
     assert "nearfar" in capsys.readouterr().out
+
+
+def test_the_demo_names_the_extra_of_its_report_before_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert main(["demo", "--out", str(tmp_path / "demo")]) == 2
+    assert "jinja2 is not installed; pip install 'nearfar[report]'" in capsys.readouterr().err
+    assert not (tmp_path / "demo").exists()

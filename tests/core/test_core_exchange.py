@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import nearfar as nf
+from nearfar.cli import main
 from nearfar.core.encoding import Encoding
 from nearfar.core.strategy import Strategy
 from nearfar.distributed import strategy as strategies
@@ -177,15 +178,32 @@ class LargestTensor(TorchDispatchMode):
         ({"critic": nf.Distance()}, "needs critic="),
         ({"selection": nf.Ring(0.2, 0.8)}, "needs selection=everyone"),
         ({"bound": nf.Triplet()}, "log-sum-exp"),
+        ({"bound": nf.Sum(nf.InfoNCE(), nf.NWJ())}, "log-sum-exp"),
     ],
 )
-def test_a_rotation_refuses_what_reads_more_than_log_sum_exp(parts: dict[str, Any], reason: str) -> None:
-    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_rotation_refuses_what_reads_more_than_log_sum_exp(
+    parts: dict[str, Any], reason: str, ranks: int
+) -> None:
+    """On one rank too, whose run any number of ranks may continue."""
+    if ranks > 1:
+        dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=ranks)
     try:
         with pytest.raises(nf.UserError, match=f"exchange was ring, .*{reason}"):
-            ring_method(**parts)(ring_batch(2))
+            ring_method(**parts)(ring_batch(ranks))
     finally:
-        dist.destroy_process_group()
+        if ranks > 1:
+            dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("word", ["bound=nwj", "bound=infonce+js", "negatives=queue", "selection=ring"])
+def test_settings_of_a_rotation_are_refused_before_data_are_read(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["pretrain", "simclr", "digits", "exchange=ring", "--print-config"]
+    assert main([*words, word]) == 2
+    assert capsys.readouterr().err.startswith("nearfar: exchange was ring, which needs")
+    assert main(words) == 0
 
 
 def test_a_loss_exchanges_its_number_of_rows_once(world: int) -> None:

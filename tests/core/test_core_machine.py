@@ -1,5 +1,6 @@
 """Memory limits of containers, devices of ranks, and what a failed exchange between processes means."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,7 +120,7 @@ def test_training_and_opened_runs_use_the_gpu_of_their_rank(
 ) -> None:
     """The launcher numbers the processes of a machine: this one is the second (LOCAL_RANK=1)."""
     run = nf.pretrain("simclr", IMAGES, tmp_path / "run", backbone="resnet8-w16", device="cpu", **QUICK)
-    run.settings = run.settings.model_copy(update={"device": "cuda:0"})
+    run.settings = replace(run.settings, device="cuda:0")
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)

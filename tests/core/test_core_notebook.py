@@ -56,9 +56,10 @@ def test_text_of_a_part_leaves_out_objects() -> None:
 
 
 def test_certificate_shows_status_and_condition() -> None:
-    html = nf.Certificate("proven", "a < b", 1.0)._repr_html_()
+    html = nf.Certificate("proven", "a < b; details of the proof", 1.0)._repr_html_()
     assert "proven" in html
     assert "a &lt; b" in html
+    assert "details" not in html
 
 
 def test_result_shows_baselines_and_escapes_names() -> None:

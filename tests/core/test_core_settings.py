@@ -11,13 +11,12 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nearfar.config.fields import CHOICES
+from nearfar.config.fields import CHOICES, KEYS
 from nearfar.config.reading import load_yaml, numbers
 from nearfar.config.recipes import RECIPES
 from nearfar.config.resolving import check, read_file, read_words, resolve
 from nearfar.config.schema import settable
 from nearfar.config.sections import PARTS_BY_CHOICE, describe
-from nearfar.config.settings import Settings
 from nearfar.errors import UserError
 from nearfar.studies.run import read_options, studies
 
@@ -171,7 +170,7 @@ def misspelt(key: str, choose: random.Random) -> str:
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_wrong_settings_get_one_sentence_naming_the_key(seed: int) -> None:
     choose = random.Random(seed)
-    keys = [*Settings.model_fields, *NUMBER_KEYS]
+    keys = [*KEYS, *NUMBER_KEYS]
     kind = choose.choice(("number", "word", "key"))
     if kind == "key":
         key = misspelt(choose.choice(keys), choose)

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from nearfar.data import pack
-from nearfar.system.parquet_reading import read_table_file
+from nearfar.system.arrow_reading import read_table_file
 from tests import limited
 
 MIB = 2**20

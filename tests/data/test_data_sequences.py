@@ -17,7 +17,7 @@ from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Images, Reading, Recordings, Texts
 from nearfar.modalities.dataset import Unusable, grouped
-from nearfar.modalities.sound.decode import decode_sound
+from nearfar.modalities.sound.data import decode_sound
 from nearfar.modalities.text.data import UNKNOWN_SYMBOL
 
 

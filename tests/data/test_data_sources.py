@@ -17,7 +17,8 @@ from nearfar.cli import main
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.modalities import Images
-from nearfar.modalities.image.data import PictureStore, StackedStore
+from nearfar.modalities.dataset import RowStore
+from nearfar.modalities.image.data import StackedStore
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 
@@ -113,10 +114,10 @@ def test_store_depends_on_cache_and_sizes(tmp_path: Path) -> None:
     same = write_folder(tmp_path / "same", pictures())
     bytes_needed = 12 * 8 * 10 * 3
     assert isinstance(open_data(same, cache_bytes=bytes_needed).store, StackedStore)
-    assert isinstance(open_data(same, cache_bytes=bytes_needed - 1).store, PictureStore)
+    assert isinstance(open_data(same, cache_bytes=bytes_needed - 1).store, RowStore)
     mixed = write_folder(tmp_path / "mixed", pictures())
     (mixed / "bee" / "wide.png").write_bytes(png(pictures(1, 3, 40)[0]))
-    assert isinstance(open_data(mixed).store, PictureStore)
+    assert isinstance(open_data(mixed).store, RowStore)
 
 
 @pytest.mark.parametrize("cache_bytes", [2**31, 0])
@@ -282,8 +283,8 @@ class TestParquet:
             ([0] * 11 + [3], CLASSES, "label of image 11 is 3; expected class numbers from 0 to 2"),
             ([0] * 11 + [10**12], (), f"label of image 11 is {10**12}"),
             (["a"] * 11 + [None], (), "1 rows have no `label`"),
-            ([0.5] * 12, (), "labels are float64"),
-            ([[1]] * 12, (), "labels are object"),
+            ([0.5] * 12, (), "the column `label` is double; expected class numbers or names"),
+            ([[1]] * 12, (), "the column `label` is list<element: int64>; expected class numbers"),
         ],
     )
     def test_invalid_labels_are_refused(

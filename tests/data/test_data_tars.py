@@ -9,10 +9,12 @@ import pytest
 import soundfile
 import tifffile
 import webdataset
+from braceexpand import braceexpand  # webdataset's own
 from PIL import Image
 
 from nearfar.data import open_data, pack
-from nearfar.data.tars import _HeaderReader
+from nearfar.data.tars import _HeaderReader, shard_names
+from nearfar.errors import UserError
 from tests import limited
 
 pytestmark = limited.needs_linux
@@ -124,6 +126,17 @@ def test_shards_of_webdataset_are_read_in_place(tmp_path: Path) -> None:
         assert data.labels.tolist() == [number % 3 for number in range(12)]
         assert list(data.paths)[8] == "train-0001.tar/00008.png"
         assert sum(data.ignored.values()) == 12
+    with webdataset.ShardWriter(pattern, maxcount=3, verbose=0) as sink:  # four shards
+        for number, image in enumerate(images):
+            sink.write({"__key__": f"{number:05d}", "png": image, "cls": number % 3})
+    ranged = str(tmp_path / "train-{0001..0003}.tar")
+    assert [*shard_names(ranged)] == [*braceexpand(ranged)]
+    for spec in (ranged, f"file://{ranged}"):
+        np.testing.assert_array_equal(open_data(spec).load(np.arange(9)).data, images[3:])
+    with pytest.raises(UserError, match=r"'.*train-0004\.tar' was not found"):
+        open_data(str(tmp_path / "train-{0001..9999999999}.tar"))
+    with pytest.raises(UserError, match=r"train-\{0003\.\.0001\}\.tar' was not found"):
+        open_data(str(tmp_path / "train-{0003..0001}.tar"))
     with webdataset.TarWriter(str(tmp_path / "other.tar")) as sink:
         for number in range(3):
             out = io.BytesIO()

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from nearfar.data import open_data
 from nearfar.errors import UserError
-from nearfar.modalities.image.data import PictureStore
+from nearfar.modalities.dataset import RowStore
 from nearfar.train.pretrain import pretrain
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), dtype=np.uint8)
@@ -77,7 +77,7 @@ def test_a_loader_a_tensor_set_and_vectors() -> None:
 def test_items_beyond_the_cache_are_read_again() -> None:
     items = Items(FORMS["pil"])
     opened = open_data(items, cache_bytes=100)
-    assert isinstance(opened.store, PictureStore)
+    assert isinstance(opened.store, RowStore)
     previous = items.reads
     np.testing.assert_array_equal(opened.load(np.array([4, 9])).data, PIXELS[[4, 9]])
     assert items.reads == previous + 2

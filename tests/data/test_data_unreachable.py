@@ -16,7 +16,7 @@ from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-
 
 from nearfar.cli import main
 from nearfar.data import open_data, pack
-from nearfar.data import retry as retry_module
+from nearfar.data import remote as retry_module
 from nearfar.errors import Stopped, UserError
 from tests.data.test_data_packed import COUNT, as_folder, as_parquet, as_tar, content, everything, pictures
 

@@ -3,6 +3,8 @@ code runs."""
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch import nn
 import nearfar as nf
 from nearfar.cli import main
 from tests.browser import Page
+from tests.docs.pages import SHELL, blocks
 
 ROOT = Path(__file__).parents[2]
 
@@ -165,24 +168,59 @@ def test_no_paper_is_cited_by_a_file_number() -> None:
         assert not numbers.search(file.read_text()), file
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(
-        rf"^```{language}\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
-    )
+README = ROOT / "README.md"
+
+
+def nearfar_commands() -> list[tuple[list[str], str]]:
+    """The words of each command of README that is run, with the lines it prints there."""
+    commands: list[tuple[list[str], str]] = []
+    for block in blocks(README):
+        if block.language not in SHELL or block.reason:
+            continue
+        for line in block.code.splitlines():
+            if line.startswith(("nearfar ", "$ ")):
+                commands.append((shlex.split(line.removeprefix("$ "), comments=True), ""))
+            else:
+                words, output = commands[-1]
+                commands[-1] = words, output + line + "\n"
+    return commands
+
+
+def printed(line: str, text: str) -> bool:
+    """Whether a line is one of the text, up to numbers and spaces; `…` stands for the rest of a line."""
+
+    def pattern_of(line: str) -> str:
+        return re.sub(r"-?\d[\d.,]*(?:e[-+]?\d+)?", "0", " ".join(line.split()))
+
+    beginning = pattern_of(line.removesuffix("…"))
+    lines = map(pattern_of, text.splitlines())
+    return any(other.startswith(beginning) if line.endswith("…") else other == beginning for other in lines)
 
 
 def test_readme_commands_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The commands about one's own pictures, in their order; those about CIFAR-10 need CIFAR-10."""
+    """The commands in their order; what README prints is what they print, up to numbers of other pictures."""
     monkeypatch.chdir(folder)
-    commands = [line for block in blocks("") for line in block.splitlines() if line.startswith("nearfar ")]
-    argument_lists = [shlex.split(line, comments=True) for line in commands if "cifar10" not in line]
-    assert [words[1] for words in argument_lists] == ["pretrain", "evaluate", "embed", "report", "export"]
-    for words in argument_lists:
+    commands = nearfar_commands()
+    assert [words[1] for words, _ in commands] == [
+        *("pretrain", "evaluate", "embed", "report", "export", "-c", "mi")
+    ]
+    for words, output in commands:
+        if words[0] == "python":
+            subprocess.run([sys.executable, *words[1:]], check=True)
+            continue
         # the README's epochs would take longer than a test should
         extra = ["epochs=1"] if words[1] == "pretrain" else []
-        assert main([*words[1:], *extra]) == 0, capsys.readouterr().err
+        capsys.readouterr()
+        code = main([*words[1:], *extra])
+        out, err = capsys.readouterr()
+        assert code == 0, err
+        for line in output.splitlines():
+            assert printed(line, out + err), line
+        if words[1] == "mi":
+            expected, result = (list(map(float, re.findall(r"\d+\.\d+", text)))[:4] for text in (output, out))
+            assert result == pytest.approx(expected, abs=0.01)
     assert (folder / "features.parquet").is_file()
     assert (folder / "runs" / "photos" / "report.html").is_file()
 
@@ -196,15 +234,20 @@ def test_readme_python_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     image_network = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     names: dict[str, Any] = {
         "anchors": rows(), "keys": rows(), "x": x, "y": 0.6 * x + 0.8 * rng.normal(size=(200, 2)),
-        "network": image_network, "z0": rows(), "z1": rows(), "image_features": rows(),
+        "network": image_network, "image_features": rows(),
         "text_features": rows(), "logit_scale": torch.tensor(10.0), "embeddings": rows(),
         "labels": torch.arange(8) // 2, "queries": rows(), "documents": rows(), "hard_negatives": rows(),
     }  # fmt: skip
     pretrain = nf.pretrain
     monkeypatch.setattr(nf, "pretrain", lambda *a, **k: pretrain(*a, **{**k, "epochs": 1, "quiet": True}))
-    assert len(blocks("python")) == 2
-    for block in blocks("python"):
-        exec(compile(block, "README.md", "exec"), names)
+    python = [block.code for block in blocks(README) if block.language == "python"]
+    assert len(python) == 2
+    for code in python:
+        exec(compile(code, "README.md", "exec"), names)
+    (value,) = re.findall(r"NTXentLoss\(.*\)  # (\d\.\d{4})", python[0])
+    assert nf.losses.NTXentLoss(temperature=0.1)(names["z0"], names["z1"]).item() == pytest.approx(
+        float(value), abs=1e-3
+    )
     assert names["features"].shape[0] == 260
     assert torch.isfinite(names["loss"])
     assert names["mi"].interval[0] <= names["mi"].nats <= names["mi"].interval[1]

@@ -13,7 +13,7 @@ from torch.nn import functional
 from nearfar.core.method import Method
 from nearfar.core.types import Batch
 from nearfar.errors import UserError
-from nearfar.modalities.sequences import padded
+from nearfar.modalities.dataset import padded
 from nearfar.modalities.text.views import Masked
 from nearfar.parts.bounds import InfoNCE
 from nearfar.parts.critics import Cosine, Dot

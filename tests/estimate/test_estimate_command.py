@@ -10,6 +10,7 @@ import nearfar as nf
 from nearfar.cli import main
 from nearfar.estimate.read import read_columns
 from nearfar.estimate.rows import check_rows
+from nearfar.parts.bounds.claims import CLAIM
 
 COLORS = ("red", "green", "blue")  # not in alphabetical order
 
@@ -33,10 +34,11 @@ def test_conditional_information_prints_gaps_and_certificate(
     assert main(command) == 0
     text = capsys.readouterr().out
     assert "warning: 15 of 300 rows have gaps and were left out" in text
-    assert "not covered: a difference of best estimates, no bound" in text
+    assert "\nnot covered: a difference of best estimates, no bound\n" in text
     assert main([*command, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["certificate"]["status"] == "not covered"
+    assert "it is I((x, z); y) - I(z; y)" in answer["certificate"]["condition"]
     assert all(f"warning: {warning}" in text for warning in answer["warnings"])
 
 
@@ -71,12 +73,12 @@ def test_an_unproven_alpha_is_not_covered_on_the_command_line_as_in_python(
     assert estimate.certificate.status == "not covered"
     assert value.startswith(f"{estimate.nats:.4f} nats")
     assert claim == (
-        f"ml-cpc(alpha=0.05), ceiling {estimate.ceiling:.3f}; not covered: {estimate.certificate.condition}"
+        f"ml-cpc(alpha=0.05), ceiling {estimate.ceiling:.3f}; not covered: {estimate.certificate.summary}"
     )
     ceiling = estimate.at_least.certificate.ceiling
     assert ceiling is not None
     assert ceiling != estimate.ceiling
-    assert f"(infonce, ceiling {ceiling:.3f}); proven: " in limit
+    assert limit.endswith(f"(infonce, ceiling {ceiling:.3f}); proven: {CLAIM}")
     assert estimate.as_json()["at_least"]["bound"] == "infonce"
 
 

@@ -46,7 +46,7 @@ def test_every_number_has_a_kind() -> None:
 
 def test_what_is_calibrated_names_a_command_that_exists() -> None:
     text = Path(settings.__file__).read_text()
-    benchmarks = ROOT.parents[2] / "benchmarks"
+    benchmarks = Path(__file__).parents[2] / "benchmarks"
     for name, hint in HINTS.items():
         if name.isupper() and "calibrated" in hint.__metadata__:
             line = next(line for line in text.splitlines() if line.startswith(f"{name}:"))

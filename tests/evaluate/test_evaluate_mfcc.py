@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from nearfar.modalities.sequences import padded
+from nearfar.modalities.dataset import padded
 from nearfar.modalities.sound.show import mfcc, mfcc_features, triangles
 
 

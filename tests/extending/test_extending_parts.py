@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 import nearfar as nf
 from nearfar.cli import main
-from nearfar.config.equations import equation_of
 from nearfar.config.fields import CHOICES
-from nearfar.config.methods_page import CompleteRecipe, methods_page
+from nearfar.config.methods_page import CompleteRecipe, equation_of, methods_page
 from nearfar.config.recipes import RECIPES
 from nearfar.config.resolving import resolve
 from nearfar.config.schema import plain

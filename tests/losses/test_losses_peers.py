@@ -1,6 +1,7 @@
 """Each loss returns what the library it stands in for returns, with the same gradient, whole and in tiles."""
 
 from collections.abc import Callable, Iterable
+from inspect import signature
 from typing import Any
 
 import lightly.loss
@@ -8,6 +9,7 @@ import open_clip.loss
 import pytest
 import pytorch_metric_learning.losses as pml
 import torch
+from lightly.loss import lejepa_loss
 from pytorch_metric_learning import distances, miners, reducers, regularizers
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import cached_multiple_negatives_ranking as cached
@@ -23,6 +25,7 @@ import nearfar as nf
 from nearfar.core import scores
 from nearfar.losses import (
     BarlowTwinsLoss,
+    CachedMultipleNegativesRankingLoss,
     ClipLoss,
     DCLLoss,
     DCLWLoss,
@@ -122,6 +125,19 @@ PAIRS: dict[str, tuple[Loss, Loss, int]] = {
     "triplet ref": (referred(TripletMarginLoss()), referred(pml.TripletMarginLoss()), 2),
 }
 LEARNT = {"clip": (SCALE, BIAS), "siglip": (SCALE, BIAS)}
+
+
+PEERS: dict[str, tuple[type, type]] = {
+    **{loss.__name__: (loss, getattr(lightly.loss, loss.__name__)) for loss in (
+        NTXentLoss, DCLLoss, DCLWLoss, VICRegLoss, BarlowTwinsLoss, NegativeCosineSimilarity, LeJEPALoss)},
+    **{loss.__name__: (loss, getattr(open_clip.loss, loss.__name__)) for loss in (ClipLoss, SigLipLoss)},
+    **{loss.__name__: (loss, getattr(pml, loss.__name__)) for loss in (SupConLoss, NPairsLoss, TripletMarginLoss)},
+    "LabelledNTXentLoss": (LabelledNTXentLoss, pml.NTXentLoss),
+    "SIGRegLoss": (SIGRegLoss, lejepa_loss.SIGReg),
+    "MultipleNegativesRankingLoss": (MultipleNegativesRankingLoss, ranking.MultipleNegativesRankingLoss),
+    "CachedMultipleNegativesRankingLoss": (
+        CachedMultipleNegativesRankingLoss, cached.CachedMultipleNegativesRankingLoss),
+}  # fmt: skip
 
 
 def value_and_gradient(loss: Loss, sampling: list[Tensor]) -> tuple[Tensor, ...]:
@@ -342,8 +358,6 @@ def test_sigreg_and_lejepa_with_the_directions_of_lightly(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Directions differ by design, so both get the same ones."""
-    from lightly.loss import lejepa_loss
-
     fixed = torch.nn.functional.normalize(torch.randn(4, 16, dtype=torch.float64), dim=0)
     monkeypatch.setattr(lejepa_loss.SIGReg, "_generate_unit_vectors", lambda *_: fixed)
     monkeypatch.setattr(nf.SIGReg, "sketch", lambda *_: fixed)
@@ -422,6 +436,19 @@ def test_arguments_are_taken_in_the_peers_order() -> None:
         NTXentLoss(0)
 
 
+@pytest.mark.parametrize("name", PEERS)
+def test_arguments_have_the_peers_names(name: str) -> None:
+    """In the same places, so that calls by position and by name both work. `**kwargs` are options."""
+    ours, theirs = PEERS[name]
+    for method in ("__init__", "forward"):
+        names, expected = (
+            [argument.name for argument in signature(getattr(loss, method)).parameters.values()
+             if argument.kind is not argument.VAR_KEYWORD]
+            for loss in (ours, theirs)
+        )  # fmt: skip
+        assert names[: len(expected)] == expected
+
+
 def sentence_model() -> SentenceTransformer:
     words = {word: number for number, word in enumerate(["[UNK]", *"abcdefgh"])}
     tokenizer = Tokenizer(WordLevel(words, unk_token="[UNK]"))
@@ -432,14 +459,20 @@ def sentence_model() -> SentenceTransformer:
 
 class Encoder(torch.nn.Sequential):
     """A network that is called as sentence-transformers calls one; dropout shows whether a second pass draws
-    the same."""
+    the same. Values of several tokens are averaged over those of the mask. `shapes`: of the mini-batches."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
         super().__init__(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 3))
+        self.shapes: list[tuple[int, ...]] = []
 
     def forward(self, features: dict[str, Any]) -> dict[str, Tensor]:
-        return {"sentence_embedding": super().forward(features["values"])}
+        values = features["values"]
+        self.shapes.append(tuple(values.shape))
+        if "attention_mask" in features:
+            mask = features["attention_mask"][..., None]
+            values = (values * mask).sum(dim=1) / mask.sum(dim=1)
+        return {"sentence_embedding": super().forward(values)}
 
 
 def test_ranking_loss_with_a_model_as_in_sentence_transformers() -> None:
@@ -452,24 +485,63 @@ def test_ranking_loss_with_a_model_as_in_sentence_transformers() -> None:
         value = make(model, 5.0)(features, None)
         value.backward()
         results.append((value.detach(), *(parameter.grad for parameter in model.parameters())))
+        assert torch.equal(make(model, 5.0)(sentence_features=features, labels=None), value)
     torch.testing.assert_close(results[0], results[1])
 
 
-def test_mini_batches_have_the_gradient_of_the_batch() -> None:
-    """`mini_batch_size` encodes again in the backward pass, with the dropout of the first."""
+def tokens(lengths: tuple[int, ...]) -> dict[str, Any]:
+    """Sentences of these lengths, padded."""
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return {"values": torch.randn(*mask.shape, 4), "attention_mask": mask.long(), "task": "text"}
+
+
+TOKENS = [
+    tokens(lengths) for lengths in ((5, 1, 2, 9, 3, 3, 1), (2, 2, 2, 2, 2, 2, 7), (1, 8, 1, 1, 1, 1, 1))
+]
+VALUES = [{"values": torch.randn(7, 4), "task": "text"} for _ in range(3)]
+BOTH = ("query_to_doc", "doc_to_query")
+
+
+@pytest.mark.parametrize(
+    ("features", "arguments", "options"),
+    [
+        (VALUES, (), {"mini_batch_size": 3}),
+        (VALUES, (20.0, dot_score, 3), {}),
+        (
+            VALUES,
+            (5.0, euclidean_sim, 2, None, False, BOTH, "per_direction", False, "all_negatives", 2.0),
+            {},
+        ),
+        (TOKENS, (20.0, dot_score, 32, 6), {}),
+    ],
+)
+def test_mini_batches_have_the_gradient_of_the_batch(
+    features: list[dict[str, Any]], arguments: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    """They are encoded again in the backward pass, with the dropout of the first."""
     model = Encoder()
-    features = [{"values": torch.randn(7, 4), "task": "text"} for _ in range(3)]
-    results = []
-    for make in (MultipleNegativesRankingLoss, cached.CachedMultipleNegativesRankingLoss):
+    results, shapes = [], []
+    for make in (CachedMultipleNegativesRankingLoss, cached.CachedMultipleNegativesRankingLoss):
         model.zero_grad()
+        model.shapes.clear()
         torch.manual_seed(1)
-        value = make(model, mini_batch_size=3)([dict(one) for one in features], None)
+        value = make(model, *arguments, **options)([dict(one) for one in features], None)
+        shapes.append([*model.shapes])
         value.backward()
         results.append([value.detach(), *(parameter.grad for parameter in model.parameters())])
     torch.testing.assert_close(*results)
+    assert shapes[0] == shapes[1]
+    assert len(shapes[0]) > len(features)
+
+
+def test_mini_batches_need_rows_and_masks() -> None:
     static = sentence_model()
     with pytest.raises(ValueError, match="not one row for each sentence"):
         MultipleNegativesRankingLoss(static, mini_batch_size=2)([static.preprocess(["a b", "c"])] * 2, None)
+    with pytest.raises(ValueError, match=r"mini_batch_num_tokens was 6; .* no attention_mask"):
+        CachedMultipleNegativesRankingLoss(Encoder(), mini_batch_num_tokens=6)(VALUES, None)
+    with pytest.raises(ValueError, match="mini_batch_num_tokens was 0"):
+        CachedMultipleNegativesRankingLoss(Encoder(), mini_batch_num_tokens=0)
 
 
 def test_wrappers_know_the_name_of_the_class() -> None:

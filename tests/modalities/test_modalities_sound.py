@@ -9,7 +9,7 @@ import torch
 
 from nearfar.evaluate import evaluate_run
 from nearfar.modalities import Recordings
-from nearfar.modalities.sequences import SequenceStore, padded
+from nearfar.modalities.dataset import RowStore, padded
 from nearfar.modalities.sound import SOUND
 from nearfar.modalities.sound.views import SoundWindows
 from nearfar.train.pretrain import pretrain
@@ -29,7 +29,7 @@ def tones(count: int = 32) -> Recordings:
     ]
     return Recordings(
         name="tones", fingerprint="tones", labels=labels, classes=("low", "high"),
-        paths=tuple(f"{n}.wav" for n in range(count)), store=SequenceStore(waves.__getitem__),
+        paths=tuple(f"{n}.wav" for n in range(count)), store=RowStore(waves.__getitem__, padded),
         rows=np.arange(count),
         rate=8000, lengths=np.array([len(wave) for wave in waves]),
     )  # fmt: skip

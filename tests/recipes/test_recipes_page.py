@@ -5,9 +5,8 @@ import json
 import pytest
 
 from nearfar.cli import main
-from nearfar.config.equations import equation_of
 from nearfar.config.fields import CHOICES
-from nearfar.config.methods_page import CompleteRecipe, base_of, methods_page
+from nearfar.config.methods_page import CompleteRecipe, base_of, equation_of, methods_page
 from nearfar.config.recipes import BASE, RECIPES
 from nearfar.config.resolving import resolve
 from nearfar.config.sections import PARTS_BY_CHOICE

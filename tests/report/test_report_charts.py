@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from nearfar.report.charts import Axis, Line, chart
-from nearfar.report.curves import curve_of
 from nearfar.report.facts import Curve
+from nearfar.report.gather import curve_of
 
 
 def curve(*values: float) -> Curve:

@@ -10,7 +10,7 @@ from nearfar.core.schedules import START
 from nearfar.core.scores import Candidates, Scores
 from nearfar.core.types import Context
 from nearfar.parts.selections import Ball, Cave, Everyone, Neighbours, Ring
-from nearfar.report.classify import ABSENT, CLOSE, DROPPED, EASY, NEGATIVE, PULLED, classify_candidates
+from nearfar.report.selection import ABSENT, CLOSE, DROPPED, EASY, NEGATIVE, PULLED, classify_candidates
 
 
 def scores_and_context(values: np.ndarray, offered: np.ndarray, index: np.ndarray) -> tuple[Scores, Context]:

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfar.report.curves import POINTS, curve_of, curves_of
+from nearfar.report.gather import POINTS, curve_of, curves_of
 
 
 def logged_values(size: int, seed: int, outlier: float) -> list[float | None]:

@@ -13,10 +13,9 @@ import nearfar as nf
 from nearfar.core.types import Batch
 from nearfar.evaluate.held_out import held_out_estimate, pointwise_nats
 from nearfar.report import write_report
-from nearfar.report.explore import explorer_data
 from nearfar.report.facts import Detail, Map
 from nearfar.report.gather import gather
-from nearfar.report.space import aligned, flat_map
+from nearfar.report.visuals import aligned, explorer_data, flat_map
 from nearfar.search.neighbours import nearest_others, unit_rows
 
 Page = Any
@@ -293,9 +292,9 @@ def test_a_turned_map_is_turned_back() -> None:
 
 
 def test_points_beyond_the_landmarks_are_near_similar_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nearfar.report import space
+    from nearfar.report import visuals
 
-    monkeypatch.setattr(space, "LANDMARKS", 120)
+    monkeypatch.setattr(visuals, "LANDMARKS", 120)
     rng = np.random.default_rng(0)
     centres = np.eye(3, 8) * 10
     truth = np.arange(600) % 3

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nearfar.core.results import SetFacts
 from nearfar.core.schedules import linear
 from nearfar.core.types import Certificate
 from nearfar.data import open_data
@@ -67,8 +68,8 @@ def test_scores_include_baselines_and_nested_protocols(make_run: Make, make_resu
     )
     scores = gather(make_run(evaluation={"results": [result]}), Detail()).scores
     tested = scores[0].tested
-    assert (tested.name, tested.samples, tested.unit) == ("digits:test", 2000, "images")
-    assert (tested.fitted_on, tested.fitted_samples) == ("digits:train", 5000)
+    assert (tested.test.name, tested.test.samples, tested.test.unit) == ("digits:test", 2000, "images")
+    assert (tested.train.name, tested.train.samples) == ("digits:train", 5000)
     assert Fact("k", "20") in tested.settings
     low, high = result["knn"]["interval"]
     answers = scores[0].answers
@@ -83,7 +84,7 @@ def test_scores_include_baselines_and_nested_protocols(make_run: Make, make_resu
             0.3,
             0.4,
             None,
-            replace(tested, kind=f"{tested.kind} w", name="all of it", samples=900),
+            replace(tested, kind=f"{tested.kind} w", test=SetFacts("all of it", 900, "w", "blocks")),
         ),
         Score("knn", "pixels", 0.25, 0.5, (0.2, 0.3), tested),
     )
@@ -248,3 +249,15 @@ def test_several_runs_share_the_page() -> None:
     assert single == Detail()
     assert five.points < single.points
     assert five.sprite_bytes * 5 <= single.sprite_bytes
+
+
+@pytest.mark.parametrize("counts", [[[1, 2]], [["x"] * 10] * 10, None, 7])
+def test_a_damaged_confusion_is_one_sentence_of_its_section(
+    counts: Any, make_run: Make, make_result: Make
+) -> None:
+    result = make_result()
+    result["knn"]["confusion"]["counts"] = counts
+    facts = gather(make_run(evaluation={"results": [result]}), Detail())
+    (section,) = [section for section in facts.sections if section.title == "Classes"]
+    assert section.sentences[0].startswith("This section could not be made: ")
+    assert "This section could not be made" in page([facts])

@@ -19,10 +19,9 @@ from nearfar.core.schedules import START, Progress, at
 from nearfar.core.types import Batch
 from nearfar.errors import UserError
 from nearfar.parts.selections import Cave, Ring
-from nearfar.report.classify import training_scores
 from nearfar.report.facts import Absent, Detail, Fact, Selected
 from nearfar.report.gather import gather
-from nearfar.report.selection import progress_of, selection_of
+from nearfar.report.selection import progress_of, selection_of, training_scores
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
 

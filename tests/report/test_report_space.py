@@ -9,7 +9,8 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import trustworthiness
 from sklearn.neighbors import NearestNeighbors
 
-from nearfar.report.space import FEW, flat_map, principal, queries_of
+from nearfar.report.pictures import queries_of
+from nearfar.report.visuals import FEW, flat_map, principal
 from nearfar.search.neighbours import nearest_others, unit_rows
 
 

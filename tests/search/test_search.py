@@ -63,7 +63,7 @@ def run(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_search_equals_exhaustive_comparison(run: Path, digits: Path) -> None:
     opened = nf.Run.open(run)
     query = digits / "0" / "0.png"
-    ((path, matches),) = search(opened, str(digits), str(query), count=7)
+    ((path, matches),) = search(opened, str(digits), str(query), top=7)
     assert path == "0.png"
     features, images = opened.embed(str(digits)).numpy(), opened.open_data(str(digits))
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
@@ -106,8 +106,22 @@ def test_unusable_indexes_and_targets_get_a_sentence(run: Path, digits: Path, tm
     for write in (build_index, curate):
         with pytest.raises(nf.UserError, match=r"letter\.txt"):
             write(run, str(digits), tmp_path / "other")
-    with pytest.raises(nf.UserError, match="count was 0"):
-        search(run, str(digits), str(digits / "0" / "0.png"), count=0)
+
+
+def test_messages_name_the_options_of_the_command(
+    run: Path, digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query, missing = str(digits / "0" / "0.png"), str(tmp_path / "missing")
+    with pytest.raises(nf.UserError, match=r"^top was 0"):
+        search(run, str(digits), query, top=0)
+    with pytest.raises(nf.UserError, match=r"^query: data '.*missing' was not found"):
+        search(run, str(digits), missing)
+    for words, message in (
+        (["--query", query, "--top", "0"], "--top was 0; expected a whole number from 1"),
+        (["--query", missing], f"--query: data '{missing}' was not found"),
+    ):
+        assert main(["search", str(run), str(digits), *words]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_an_index_survives_kills_and_failed_writes(
@@ -169,6 +183,20 @@ def test_a_forged_curation_does_not_stop_the_report(
         facts.unlink()
     page = (tmp_path / "page.html").read_text()
     assert "curation.json cannot be read" in page or "names rows that the data do not have" in page
+
+
+def test_the_report_says_when_the_encoder_changed_after_curation(
+    run: Path, digits: Path, tmp_path: Path
+) -> None:
+    trained, page = tmp_path / "run", tmp_path / "page.html"
+    shutil.copytree(run, trained)
+    curate(trained, str(digits))
+    assert main(["report", str(trained), "--out", str(page)]) == 0
+    assert "near-duplicates" in page.read_text()
+    nf.pretrain("simclr", str(digits), trained, epochs=13, quiet=True, allow_change=True)
+    assert main(["report", str(trained), "--out", str(page)]) == 0
+    assert "curation.json was made before the encoder changed" in page.read_text()
+    assert "near-duplicates" not in page.read_text()
 
 
 def test_commands(run: Path, digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

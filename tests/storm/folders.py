@@ -17,8 +17,7 @@ import torch
 from nearfar.data import open_data
 from nearfar.data.records import read_quarantine, read_records
 from nearfar.evaluate import evaluate_run
-from nearfar.report.curves import curves_of
-from nearfar.report.gather import _environment, _events, _held_out, _scores, _summary
+from nearfar.report.gather import _environment, _events, _held_out, _scores, _summary, curves_of
 from nearfar.run import checkpoints
 from nearfar.run.features import _read_cached
 from nearfar.run.trained import Run

@@ -22,8 +22,8 @@ from nearfar.estimate.read import read_sample
 from nearfar.modalities.dataset import Unusable
 from nearfar.modalities.graph.data import read_tu
 from nearfar.modalities.image.decode import decode
-from nearfar.modalities.image.idx import read_idx
-from nearfar.modalities.sound.decode import decode_sound
+from nearfar.modalities.image.named import read_idx
+from nearfar.modalities.sound.data import decode_sound
 from nearfar.sweeps.space import read_space
 from tests.storm.files import graphs, idx, mutated, numbers, picture, sound
 from tests.storm.words import written_and_read
@@ -106,11 +106,11 @@ PARSERS = {
     "yaml": Parser(lambda data, place: load_yaml(text_of(data)), ("parts.py",),
         lambda rng: [b"{a: [1, 2.5, x], b: {c: null}}", b"a: 1e-4\nb: &c 1\n", b"a: !!bool x\nb: 2001-01-01"],
         (yaml.YAMLError,)),
-    "wav": Parser(lambda data, place: decode_sound(data), ("modalities/sound/decode.py",),
+    "wav": Parser(lambda data, place: decode_sound(data), ("modalities/sound/data.py",),
         lambda rng: [sound(rng) for _ in range(3)]),
     "pictures": Parser(lambda data, place: decode(data, 8), ("modalities/image/decode.py",),
         lambda rng: [picture(rng, kind) for kind in ("PNG", "JPEG", "BMP", "WEBP")]),
-    "idx": Parser(written_to("train-images-idx3-ubyte", read_idx), ("modalities/image/idx.py",),
+    "idx": Parser(written_to("train-images-idx3-ubyte", read_idx), ("modalities/image/named.py",),
         lambda rng: [idx(rng) for _ in range(3)]),
     "graphs": Parser(graph_folder, ("modalities/graph/data.py",),
         lambda rng: [b"\x01".join(graphs(rng).values())]),

@@ -14,7 +14,6 @@ from nearfar.studies.bias_variance import (
     CUTS,
     DIM,
     SIZES,
-    STUDIES,
     cell_label,
     conditions,
     correlation_of,
@@ -22,7 +21,7 @@ from nearfar.studies.bias_variance import (
     log_ratio,
     moments,
 )
-from nearfar.studies.run import run_study
+from nearfar.studies.run import find_study, run_study
 
 
 def test_critic_is_the_log_ratio_of_densities() -> None:
@@ -79,7 +78,9 @@ def test_mean_of_the_smallest_estimate_agrees_with_plain_sampling() -> None:
 def test_a_small_run_shows_the_trade(tmp_path: Path) -> None:
     """Wu et al. 2021, Thm 3.2: bias rises and variance falls with the cut, for every k; NCE's bias falls with
     k."""
-    tables = run_study(STUDIES[0], tmp_path, ["anchors=60", "draws=6", "nats=1"]).result.tables
+    tables = run_study(
+        find_study("bias-variance"), tmp_path, ["anchors=60", "draws=6", "nats=1"]
+    ).result.tables
     means, variances, met = tables
     ours = {
         table.name: {row.label: float(row.ours or 0.0) for row in table.rows if row.x}
@@ -107,4 +108,4 @@ def test_the_condition_on_c_is_the_quantile_of_the_ratio() -> None:
 def test_impossible_settings_are_refused(tmp_path: Path) -> None:
     for word in ("anchors=1", "draws=1", "nats=0", "nats=20"):
         with pytest.raises(nf.UserError, match="expected anchors and draws from 2, and 0 < nats < 20"):
-            run_study(STUDIES[0], tmp_path, [word])
+            run_study(find_study("bias-variance"), tmp_path, [word])

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,11 @@ from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.modalities.image import IMAGE
 from nearfar.modalities.image.views import pipelines
-from nearfar.studies import critics, curricula, instance_discrimination, rings, run_study, thesis
+from nearfar.studies import objectives, rings, run_study, thesis
 from nearfar.studies.comparison import Claim, Comparison, PaperColumn, make_result, verdict
-from nearfar.studies.frozen_features import LABEL_FREE, add_map_gains, pooling
+from nearfar.studies.family import LABEL_FREE, add_map_gains, pooling
 from nearfar.studies.images import ImageSetup, StudyArm
-from nearfar.studies.instance_discrimination import AUGMENTATIONS, MOMENTA, VIEW_KINDS, only_augmentation
+from nearfar.studies.objectives import AUGMENTATIONS, MOMENTA, VIEW_KINDS, only_augmentation
 from nearfar.studies.rings import LAST_EDGE, policies, read_moments, small_rings, threshold_name
 from nearfar.studies.run import find_study
 from nearfar.train.pretrain import run_pretraining
@@ -37,17 +38,17 @@ COMPARISONS = {
     "thresholds": rings.thresholds(SETUP),
     "negatives": rings.negatives(SETUP),
     "annealing": rings.annealing(SETUP),
-    "vince": instance_discrimination.vince(SETUP),
-    "bank-momentum": instance_discrimination.bank_momentum(SETUP),
-    "views": instance_discrimination.views(SETUP),
-    "curricula": curricula.curricula(SETUP),
-    "adaptive-curricula": curricula.adaptive_curricula(SETUP),
+    "vince": objectives.vince(SETUP),
+    "bank-momentum": objectives.bank_momentum(SETUP),
+    "views": objectives.views(SETUP),
+    "curricula": objectives.curricula(SETUP),
+    "adaptive-curricula": objectives.adaptive_curricula(SETUP),
     "byol-target": thesis.byol_target(SETUP),
     "byol-norms": thesis.byol_norms(SETUP),
     "pooling": pooling(SETUP),
-    "temperature": instance_discrimination.temperature(SETUP),
-    "critics": critics.critics(SETUP),
-    "dim-weights": critics.dim_weights(SETUP),
+    "temperature": objectives.temperature(SETUP),
+    "critics": objectives.critics(SETUP),
+    "dim-weights": objectives.dim_weights(SETUP),
 }
 
 
@@ -136,7 +137,7 @@ def test_ring_of_everyone_until_its_moment_is_the_base_until_then(tmp_path: Path
     arms = rings.thresholds(SETUP, "0,0.5").arms
     for place, name in enumerate((rings.ALL_CANDIDATES, threshold_name(10, 0.5), threshold_name(10, 0.0))):
         settings = SETUP.settings(arms[name].recipe, 0, arms[name].changes)
-        settings = settings.model_copy(update={"log_every": 1})
+        settings = replace(settings, log_every=1)
         run = run_pretraining(settings, "digits", tmp_path / str(place), quiet=True)
         losses.append([row["loss"] for row in run.metrics if row["kind"] == "train"])
     base_losses, late_losses, early_losses = losses
@@ -193,7 +194,7 @@ def test_annealing_shows_the_logged_course(tmp_path: Path) -> None:
 
 
 def test_every_momentum_is_trained() -> None:
-    arms = instance_discrimination.bank_momentum(SETUP).arms
+    arms = objectives.bank_momentum(SETUP).arms
     assert [arm.changes["negatives.momentum"] for arm in arms.values()] == list(MOMENTA)
 
 
@@ -251,18 +252,18 @@ def test_label_free_measures_are_compared_with_probes(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------ curricula
 
 
-@pytest.mark.parametrize("name", list(curricula.CURRICULA)[1:])
+@pytest.mark.parametrize("name", list(objectives.CURRICULA)[1:])
 def test_alpha_falls_geometrically_and_is_1_half_way(name: str) -> None:
     """Song & Ermon 2020, sec. 5.3, with 5 to 0.2 as its tables have it."""
     high, low = re.findall(r"[\d.]+", name)
-    alpha = resolve("moco", "x", curricula.CURRICULA[name], {"epochs": 10}).bound["alpha"]
+    alpha = resolve("moco", "x", objectives.CURRICULA[name], {"epochs": 10}).bound["alpha"]
     values = [float(alpha(Progress(step, 100, 10))) if callable(alpha) else alpha for step in (0, 50, 100)]
     assert values == pytest.approx([float(high), 1.0, float(low)])
 
 
 def test_paper_values_of_curricula_are_in_table_3(papers: dict[str, str]) -> None:
     text = papers["002"]
-    for name, figures in curricula.PAPER.items():
+    for name, figures in objectives.CURRICULA_PAPER.items():
         ends = re.findall(r"[\d.]+", name)
         label = (
             "$L_{1.0}$"
@@ -274,8 +275,8 @@ def test_paper_values_of_curricula_are_in_table_3(papers: dict[str, str]) -> Non
 
 
 def test_lengths_are_in_proportion() -> None:
-    assert [curricula.epochs_for(length, 10) for length in curricula.LENGTHS] == [10, 25, 50]
-    comparison = curricula.curricula(SETUP)
+    assert [objectives.epochs_for(length, 10) for length in objectives.LENGTHS] == [10, 25, 50]
+    comparison = objectives.curricula(SETUP)
     assert sorted({arm.budget["epochs"] for arm in comparison.arms.values()}) == [6, 15, 30]
     column = comparison.paper["linear"].values
     assert column["CPC, 200 epochs (here 6)"] == 83.28
@@ -365,7 +366,7 @@ def test_nats_of_a_critic_are_infonce_over_pairs_of_test_images(critic: str, tmp
     images = open_data("digits")
     run = nf.pretrain("simclr", images.subset(np.arange(64)), tmp_path / "run", config=config, quiet=True)
     test = images.subset(np.arange(100, 130))
-    nats = critics.held_out_nats(run, test)["nats"]
+    nats = objectives.held_out_nats(run, test)["nats"]
     rows = np.arange(30)
     method = run.method().eval()
     with torch.no_grad():

@@ -11,14 +11,13 @@ import nearfar as nf
 from nearfar.studies.nce_density import (
     MODELS,
     NUS,
-    STUDIES,
     GaussianModel,
     SourcesModel,
     matrix_error,
     maximum_likelihood,
     problem,
 )
-from nearfar.studies.run import run_study
+from nearfar.studies.run import find_study, run_study
 
 
 @pytest.mark.parametrize("kind", [GaussianModel, SourcesModel])
@@ -58,7 +57,7 @@ def test_maximum_likelihood_is_above_the_truth_and_stationary(name: str) -> None
 
 
 def test_a_small_run_nears_maximum_likelihood(tmp_path: Path) -> None:
-    record = run_study(STUDIES[0], tmp_path, ["points=400", "repeats=1"])
+    record = run_study(find_study("nce-density"), tmp_path, ["points=400", "repeats=1"])
     distance, log_z, matrix = "distance to maximum likelihood", "error of log Z", "matrix error"
     gaussian, sources = (
         {
@@ -73,10 +72,10 @@ def test_a_small_run_nears_maximum_likelihood(tmp_path: Path) -> None:
         assert columns[log_z][-1] < columns[log_z][0]
         assert all(np.isfinite(columns[matrix]))
     assert len(list((tmp_path / "cells").iterdir())) == len(MODELS) * len(NUS)
-    second = run_study(STUDIES[0], tmp_path, ["points=400", "repeats=1"])
+    second = run_study(find_study("nce-density"), tmp_path, ["points=400", "repeats=1"])
     assert second.result == record.result
 
 
 def test_too_little_is_refused(tmp_path: Path) -> None:
     with pytest.raises(nf.UserError, match="repeats was 0; expected a whole number from 1"):
-        run_study(STUDIES[0], tmp_path, ["repeats=0"])
+        run_study(find_study("nce-density"), tmp_path, ["repeats=0"])

@@ -7,8 +7,8 @@ import pytest
 
 from nearfar.errors import UserError
 from nearfar.studies import distillation
-from nearfar.studies.distillation import PAIRS, STUDENT_ALONE, STUDIES, TEACHER, make_remarks, objectives
-from nearfar.studies.run import run_study
+from nearfar.studies.distillation import PAIRS, STUDENT_ALONE, TEACHER, make_remarks, objectives
+from nearfar.studies.run import find_study, run_study
 
 
 def words(data: Path) -> list[str]:
@@ -23,14 +23,14 @@ def test_a_small_study_has_a_figure_for_every_objective_and_is_not_computed_twic
     rng, labels = np.random.default_rng(0), np.arange(80) % 4
     images = rng.integers(0, 60, (80, 8, 8, 3)) + 40 * labels[:, None, None, None]
     np.savez(tmp_path / "data.npz", images=images.astype(np.uint8), labels=labels)
-    first = run_study(STUDIES[0], tmp_path / "out", words(tmp_path / "data.npz"))
+    first = run_study(find_study("distillation"), tmp_path / "out", words(tmp_path / "data.npz"))
     names = {row.label.partition(", ")[2] for row in first.result.tables[0].rows}
     assert names == {TEACHER, STUDENT_ALONE, *objectives()}
     assert len(objectives()) == 11
     # the teacher's run is kept; students' are removed
     assert len(list((tmp_path / "out" / "cells").glob("*/config.yaml"))) == 1
     monkeypatch.setattr(distillation, "run_pretraining", lambda *_, **__: pytest.fail("trained again"))
-    second = run_study(STUDIES[0], tmp_path / "out", words(tmp_path / "data.npz"))
+    second = run_study(find_study("distillation"), tmp_path / "out", words(tmp_path / "data.npz"))
     assert second.result == first.result
 
 
@@ -71,4 +71,4 @@ def test_bad_pair_is_one_sentence(tmp_path: Path) -> None:
         ("resnet8>resnet9", "backbone was 'resnet9'"),
     ):
         with pytest.raises(UserError, match=sentence):
-            run_study(STUDIES[0], tmp_path, [f"pairs={pairs}"])
+            run_study(find_study("distillation"), tmp_path, [f"pairs={pairs}"])

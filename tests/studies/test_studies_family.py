@@ -14,7 +14,6 @@ from nearfar.studies.comparison import Comparison, make_result
 from nearfar.studies.family import (
     DIFFERENCES,
     PAPER,
-    STUDIES,
     add_differences,
     base_of,
     choose_entries,
@@ -23,6 +22,7 @@ from nearfar.studies.family import (
     paper_difference,
 )
 from nearfar.studies.images import ImageSetup
+from nearfar.studies.run import find_study
 
 TOY = ["data=digits", "on=validation", "images=120", "epochs=1", "size=8", "batch=40", "seeds=2", "jobs=1"]
 
@@ -71,7 +71,7 @@ def test_recipes_can_be_chosen() -> None:
 
 
 def test_tables_follow_the_cells(tmp_path: Path) -> None:
-    (study,), words = STUDIES, [*TOY, "recipes=simclr,simclr-ring"]
+    study, words = find_study("family"), [*TOY, "recipes=simclr,simclr-ring"]
     record = run_study(study, tmp_path, words)
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").glob("*/result.json")}
     stored = [json.loads(path.read_text()) for path in files]

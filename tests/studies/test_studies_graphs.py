@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from nearfar.errors import UserError
-from nearfar.studies.graphs import BASELINES, METHODS, NODE_BASELINES, NODE_METHODS, STUDIES
-from nearfar.studies.run import run_study
+from nearfar.studies.graphs import BASELINES, METHODS, NODE_BASELINES, NODE_METHODS
+from nearfar.studies.run import find_study, run_study
 
 
 def rings(folder: Path, count: int = 8, size: int = 4) -> Path:
@@ -28,7 +28,7 @@ def rings(folder: Path, count: int = 8, size: int = 4) -> Path:
 def test_every_way_is_judged_by_the_same_folds(tmp_path: Path) -> None:
     data = rings(tmp_path / "RINGS")
     words = [f"data={data}", "seeds=1", "epochs=1"]
-    record = run_study(STUDIES[0], tmp_path / "out", words)
+    record = run_study(find_study("graphs"), tmp_path / "out", words)
     accuracy = {row.label: row.ours for row in record.result.tables[0].rows}
     assert list(accuracy) == [*BASELINES, *METHODS]
     # label counts are (4, 0) or (0, 4): any kernel of them, and Weisfeiler-Lehman's, separates the classes
@@ -36,18 +36,18 @@ def test_every_way_is_judged_by_the_same_folds(tmp_path: Path) -> None:
     assert all(0.0 <= float(value or 0.0) <= 100.0 for value in accuracy.values())
     assert len(record.result.remarks) == len(METHODS)
     assert all("1 seed (a single difference: no interval)" in remark for remark in record.result.remarks)
-    second = run_study(STUDIES[0], tmp_path / "out", words)
+    second = run_study(find_study("graphs"), tmp_path / "out", words)
     assert second.result.tables == record.result.tables
 
 
 def test_nodes_are_classified_by_what_the_network_is_not_shown(tmp_path: Path) -> None:
     data = rings(tmp_path / "RINGS", count=24)
     words = [f"data={data}", "seeds=1", "epochs=1", "inputs=degree"]
-    record = run_study(STUDIES[1], tmp_path / "out", words)
+    record = run_study(find_study("nodes"), tmp_path / "out", words)
     accuracy = {row.label: float(row.ours or 0.0) for row in record.result.tables[0].rows}
     assert list(accuracy) == [*NODE_BASELINES, *NODE_METHODS]
     # every node has degree 2, so nothing that sees the degree alone can tell the two classes apart
     assert all(0.0 < value < 65.0 for value in accuracy.values())
     assert len(record.result.remarks) == len(NODE_METHODS) * len(NODE_BASELINES)
     with pytest.raises(UserError, match=r"inputs was 'labels'; .* has no node labels beside it to predict"):
-        run_study(STUDIES[1], tmp_path / "shown", [*words[:-1], "inputs=labels"])
+        run_study(find_study("nodes"), tmp_path / "shown", [*words[:-1], "inputs=labels"])

@@ -12,10 +12,10 @@ import torch
 import nearfar as nf
 from nearfar.data import open_data
 from nearfar.errors import Stopped
-from nearfar.studies.comparison import compute_figures
+from nearfar.studies.comparison import Comparison, compute_figures
+from nearfar.studies.family import map_probe
 from nearfar.studies.family_long import map_and_transfer_probes
 from nearfar.studies.frame import Workspace, mean_row
-from nearfar.studies.frozen_features import map_probe
 from nearfar.studies.images import ImageSetup, StudyArm, compute_arm, image_sets
 from nearfar.system.hardware import one_thread
 from nearfar.train.pretrain import run_pretraining
@@ -151,7 +151,7 @@ def test_resuming_an_interrupted_cell_equals_never_stopping(tmp_path: Path) -> N
     settings = TOY.settings("simclr", 0, {}, probe_every=1.0)
     out = tmp_path / "parts"
     with one_thread(), pytest.raises(Stopped):
-        run_pretraining(settings.model_copy(update={"max_time": 1e-3}), image_sets(TOY)[0], out, quiet=True)
+        run_pretraining(replace(settings, max_time=1e-3), image_sets(TOY)[0], out, quiet=True)
     assert list(out.glob("ckpt/step-*"))
     parts = compute_arm(cell, out, TOY)
     for key in ("knn", "linear", "probes", "parameters"):
@@ -165,7 +165,11 @@ def test_two_jobs_compute_what_one_computes(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     arms = {name: StudyArm(name) for name in ("simclr", "supervised", "pixels")}
     one, two = (
-        compute_figures(Workspace(tmp_path / str(jobs), "s"), replace(TOY, jobs=jobs, seeds=1), arms)
+        compute_figures(
+            Workspace(tmp_path / str(jobs), "s"),
+            replace(TOY, jobs=jobs, seeds=1),
+            Comparison("x", arms, baselines=()),
+        )
         for jobs in (1, 2)
     )
     for name, seeds in one.items():

@@ -12,13 +12,13 @@ from nearfar.errors import UserError
 from nearfar.studies import run_study
 from nearfar.studies.family_long import (
     QUESTIONS,
-    STUDIES,
     LongSetup,
     SampleSizes,
     best_edges,
     progress_remarks,
 )
 from nearfar.studies.frame import choose
+from nearfar.studies.run import find_study
 
 DATA = ["data=digits", "on=validation", "images=80", "epochs=1", "size=8", "batch=40", "seeds=1", "jobs=1"]
 TOY = [*DATA, "questions=ring", "recipes=simclr", "sweep_images=80", "sweep_epochs=1", "transfer="]
@@ -76,7 +76,7 @@ def test_missing_cells_are_reported() -> None:
 
 
 def test_long_study_resumes(tmp_path: Path) -> None:
-    (study,) = STUDIES
+    study = find_study("family-long")
     record = run_study(study, tmp_path, [*TOY, "hours=0"])
     assert "edges are not selected yet" in record.result.remarks[0]
     complete = run_study(study, tmp_path, TOY).result

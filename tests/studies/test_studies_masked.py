@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from nearfar.errors import UserError
-from nearfar.studies.masked_tokens import STUDIES, draw_chain, frequencies, posterior_nats
-from nearfar.studies.run import run_study
+from nearfar.studies.masked_tokens import draw_chain, frequencies, posterior_nats
+from nearfar.studies.run import find_study, run_study
 
 MASK_SHARE, KEPT, REPLACED = 0.15, 0.1, 0.1  # of ten chosen positions one stays and one becomes any symbol
 
@@ -68,11 +68,11 @@ def test_a_chain_has_its_frequencies_and_repetitions() -> None:
 def test_the_objective_exceeds_the_corrected_figure_by_a_constant(tmp_path: Path) -> None:
     """Wu et al. 2020, sec. 5.1: log V - H(w), whatever the model."""
     words = ["seeds=1", "symbols=4", "train=2000", "epochs=1"]
-    result = run_study(STUDIES[0], tmp_path / "out", words).result
+    result = run_study(find_study("masked-tokens"), tmp_path / "out", words).result
     entropy = -(frequencies(1.0, 4) * np.log(frequencies(1.0, 4))).sum()
     rows: dict[str, Any] = {row.label: row.ours for row in result.tables[1].rows}
     # the vocabulary has one more symbol, for unknown ones
     assert rows["objective"] - rows["corrected"] == pytest.approx(math.log(5) - entropy)
     assert rows["corrected"] < rows["truth"]
     with pytest.raises(UserError, match="symbols was 1"):
-        run_study(STUDIES[0], tmp_path / "b", ["symbols=1"])
+        run_study(find_study("masked-tokens"), tmp_path / "b", ["symbols=1"])

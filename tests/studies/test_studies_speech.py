@@ -12,7 +12,7 @@ from nearfar.errors import UserError
 from nearfar.evaluate.linear import linear
 from nearfar.modalities.sound.show import mfcc_features
 from nearfar.studies import speech
-from nearfar.studies.run import run_study
+from nearfar.studies.run import find_study, run_study
 
 
 def test_every_arm_beside_its_baselines(
@@ -23,7 +23,7 @@ def test_every_arm_beside_its_baselines(
         write_recordings(tmp_path / "b.parquet", 20, 1),
     )
     words = [f"train={train}", f"test={test}", "epochs=1", "seeds=1"]
-    ours = run_study(speech.STUDIES[0], tmp_path / "study", words).result.tables[0].ours()
+    ours = run_study(find_study("speech"), tmp_path / "study", words).result.tables[0].ours()
     arms = (speech.UNTRAINED, *speech.NEGATIVES)
     for label in [f"{arm}: {target}" for arm in (*arms, *speech.MFCC) for target in ("digit", "speaker")]:
         assert 0 <= ours[label] <= 1, label

@@ -20,7 +20,8 @@ from nearfar.parts.negatives import Bank
 from nearfar.parts.selections import Everyone
 from nearfar.studies import run_study
 from nearfar.studies import spirals as module
-from nearfar.studies.spirals import NOISES, STUDIES, network, representation, spirals, train, view
+from nearfar.studies.run import find_study
+from nearfar.studies.spirals import NOISES, network, representation, spirals, train, view
 
 
 @settings(deadline=None, max_examples=20)
@@ -171,7 +172,7 @@ def test_accuracy_is_that_of_a_logistic_regression() -> None:
 
 def test_the_study_runs(tmp_path: Path) -> None:
     toy = ["points=256", "negatives=64", "steps=8", "repeats=2", "held=700", "jobs=1"]
-    record = run_study(STUDIES[0], tmp_path, toy)
+    record = run_study(find_study("spirals"), tmp_path, toy)
     rows = {row.label: row for row in record.result.tables[0].rows}
     assert rows["noise 0.4"].paper == 0.70
     assert all(0 <= float(rows[f"noise {noise:g}"].ours) <= 1 for noise in NOISES)  # type: ignore[arg-type]
@@ -181,11 +182,11 @@ def test_the_study_runs(tmp_path: Path) -> None:
 
 def test_noise_and_temperature_are_options(tmp_path: Path) -> None:
     toy = ["points=256", "negatives=64", "steps=8", "repeats=2", "held=700", "jobs=1"]
-    record = run_study(STUDIES[0], tmp_path, [*toy, "noise=0.3", "temperature=geometric(0.2,0.1)"])
+    record = run_study(find_study("spirals"), tmp_path, [*toy, "noise=0.3", "temperature=geometric(0.2,0.1)"])
     assert [row.label for row in record.result.tables[0].rows] == ["noise 0.3", "chance"]
     circle = next(row for row in record.result.tables[1].rows if "circle" in row.label)
     assert circle.ours == pytest.approx(module.circle_nats(0.2 * 0.5 ** (7 / 8)))
-    default = run_study(STUDIES[0], tmp_path, [*toy, "noise=0.3"]).result.tables[1]
+    default = run_study(find_study("spirals"), tmp_path, [*toy, "noise=0.3"]).result.tables[1]
     assert record.result.tables[1].lines != default.lines
 
 
@@ -199,10 +200,10 @@ def test_noise_and_temperature_are_options(tmp_path: Path) -> None:
 )
 def test_bad_option_is_one_sentence(tmp_path: Path, word: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        run_study(STUDIES[0], tmp_path, [word])
+        run_study(find_study("spirals"), tmp_path, [word])
     assert not (tmp_path / "cells").exists()
 
 
 def test_bad_number_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="points was 5; expected a whole number from 128"):
-        run_study(STUDIES[0], tmp_path, ["points=5"])
+        run_study(find_study("spirals"), tmp_path, ["points=5"])

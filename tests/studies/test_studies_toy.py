@@ -12,7 +12,6 @@ from nearfar.studies.cnce_toy import (
     NCE_TRAINED,
     NEGATIVES,
     PAPER,
-    STUDIES,
     TRUTH,
     ToyEncoders,
     draw_negatives,
@@ -20,7 +19,7 @@ from nearfar.studies.cnce_toy import (
     train,
     value,
 )
-from nearfar.studies.run import run_study
+from nearfar.studies.run import find_study, run_study
 
 
 def test_truth_is_that_of_the_covariance() -> None:
@@ -82,15 +81,15 @@ def test_cnce_lies_below_nce_and_falls_with_the_percentile() -> None:
 
 def test_a_small_run_has_every_column(tmp_path: Path) -> None:
     words = ["points=200", "epochs=2", "steps=2", "repeats=2"]
-    record = run_study(STUDIES[0], tmp_path, words)
+    record = run_study(find_study("cnce-toy"), tmp_path, words)
     for name in (NCE_TRAINED, CNCE_TRAINED):
         table = record.result.table(name)
         assert list(table.paper().values()) == [0.02041, 0.01345, *PAPER.values()]
         assert set(table.ours()) == set(table.paper())
-    assert record.result == run_study(STUDIES[0], tmp_path / "again", words).result
+    assert record.result == run_study(find_study("cnce-toy"), tmp_path / "again", words).result
 
 
 def test_too_little_is_refused(tmp_path: Path) -> None:
     for word in ("repeats=0", "epochs=0", "steps=0", "points=128"):
         with pytest.raises(nf.UserError, match="expected whole numbers from 1, and more than 128 points"):
-            run_study(STUDIES[0], tmp_path, [word])
+            run_study(find_study("cnce-toy"), tmp_path, [word])

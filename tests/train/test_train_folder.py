@@ -15,8 +15,7 @@ from nearfar.config.recipes import RECIPES
 from nearfar.config.resolving import resolve
 from nearfar.data import open_data
 from nearfar.errors import UserError
-from nearfar.report.curves import curves_of, edges_of
-from nearfar.report.gather import _environment, _events, _held_out, _scores, _summary
+from nearfar.report.gather import _environment, _events, _held_out, _scores, _summary, curves_of, edges_of
 from nearfar.run import checkpoints, facts
 from nearfar.run.metrics import read_metrics
 from nearfar.run.results import results_of

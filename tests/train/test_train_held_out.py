@@ -12,8 +12,8 @@ from torch import nn
 import nearfar as nf
 from nearfar.core.types import Batch
 from nearfar.data import open_data
-from nearfar.data.holdout import MIN_INSTANCES, split_holdout
 from nearfar.data.stream import Stream
+from nearfar.data.training import MIN_INSTANCES, split_holdout
 from nearfar.errors import UserError
 from nearfar.evaluate.held_out import held_out_estimate
 from nearfar.report.facts import Absent, Detail

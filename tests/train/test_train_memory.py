@@ -1,6 +1,7 @@
 """`memory=` and `encode_chunk=`: chunks are chosen for the memory limit, and invalid values are refused."""
 
 import weakref
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,10 @@ def test_chunks_are_as_large_as_the_remaining_memory() -> None:
     instance_bytes = ceil(WORKSPACE * bytes_per_instance(session, sample))
     pixels = size_of(list(sample.views)) * 20 // len(sample.index)
     for fits in (12, 5):
-        session.settings = session.settings.model_copy(update={"memory": memory_held()})
+        session.settings = replace(session.settings, memory=memory_held())
         to_come = -(_budget(session, pixels) or 0)
         room = to_come + fits * instance_bytes + instance_bytes // 2
-        session.settings = session.settings.model_copy(update={"memory": memory_held() + room})
+        session.settings = replace(session.settings, memory=memory_held() + room)
         size, message = choose_chunk(session, sample)
         assert size == fits
         assert f"encode_chunk={fits}: {fits} of the 20 instances of a batch are encoded at a time" in str(

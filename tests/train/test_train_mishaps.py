@@ -319,7 +319,7 @@ def test_a_run_without_gradient_warns(tmp_path: Path) -> None:
         (["encoders.dim=1", "critic=distance"], "encoders.dim was 1 with critic=distance"),
         (
             ["views.brightness=1e99"],
-            r"views.brightness is .*; expected a strength, a number from 0 to 100",
+            r"views.brightness was .*; expected a strength, a number from 0 to 100",
         ),
     ],
 )

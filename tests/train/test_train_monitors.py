@@ -240,7 +240,7 @@ def test_remaining_time_is_estimated_from_steps_not_from_the_start(
     """The first step compiles for 20 s, the others take 0.1 s; later the machine is half as fast."""
     clock = 0.0
     monkeypatch.setattr("nearfar.train.display.time.monotonic", lambda: clock)
-    display = Display(steps=3001, start=0, epochs=10)
+    display = Display(steps=3001, start=0, epochs=10, expectation="on this CPU")
     estimates = []
     for step in range(1, 3002):
         clock += 20.0 if step == 1 else 0.1 if step <= 1001 else 0.2
@@ -255,6 +255,8 @@ def test_remaining_time_is_estimated_from_steps_not_from_the_start(
             }
             display.show(row)
             estimates += [(step, line) for line in capsys.readouterr().err.splitlines()]
+    # said once, after 5 seconds of steps, which are a tenth of a second then
+    assert estimates.pop(1) == (51, "about 5 minutes on this CPU")
     assert estimates[0][1].endswith("time left unknown")
     assert estimates[-1][1].endswith("0 s left")
     # a minute after the change of speed nothing of the old one is left

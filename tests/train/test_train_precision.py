@@ -58,6 +58,10 @@ def trained(session: Session, steps: int) -> list[float]:
     return [take_step(session, batch).loss for batch in session.stream.batches(0, steps)]
 
 
+def weights(session: Session) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in session.method.parameters()])
+
+
 def state_of(session: Session) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in session.tensors().items()}
 
@@ -218,6 +222,17 @@ def cheap_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.utils.counters.clear()
 
 
+def has_compiler() -> bool:
+    """Whether torch finds a C++ compiler that works."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        return shutil.which(get_cpp_compiler()) is not None
+    except InvalidCxxCompiler:
+        return False
+
+
 def graph_counts() -> tuple[int, int]:
     """(graphs, graph breaks) since the counters were cleared."""
     counters = torch._dynamo.utils.counters
@@ -244,6 +259,27 @@ def test_compiled_backbones_compute_what_plain_ones_do(
     assert list(compiled.method.state_dict()) == names
     for first, second in zip(plain.method.parameters(), compiled.method.parameters(), strict=True):
         assert torch.allclose(first, second, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_default_compiler_computes_what_plain_networks_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As users have it: C++ is generated and built, not only traced. Later losses depend on earlier
+    gradients."""
+    assert compiling.BACKEND == "inductor"
+    if not has_compiler():
+        pytest.skip("no C++ compiler on this machine")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # nothing is taken from an earlier run
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    plain, compiled = (session_of("simclr", compile=flag) for flag in (False, True))
+    start = weights(plain)
+    losses = trained(plain, 3)
+    assert trained(compiled, 3) == pytest.approx(losses, rel=1e-4)
+    assert graph_counts() == (1, 0)
+    assert [*tmp_path.rglob("*.so")]
+    assert (weights(compiled) - weights(plain)).norm() < 0.01 * (weights(plain) - start).norm()
 
 
 def test_a_compiled_run_resumes_as_such_and_from_a_plain_one(cheap_backend: None, tmp_path: Path) -> None:

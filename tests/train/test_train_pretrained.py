@@ -24,7 +24,7 @@ from nearfar.config.resolving import resolve
 from nearfar.data import Limits, locate
 from nearfar.errors import UserError
 from nearfar.modalities.image import ImageDescription
-from nearfar.modalities.image.pretrained import describe_weights, find_pretrained, torchvision_name
+from nearfar.modalities.image.networks import describe_weights, find_pretrained, torchvision_name
 from nearfar.parts.encoders.backbones import backbone
 from nearfar.parts.encoders.libraries import HFBackbone, check_hf_config
 from nearfar.parts.encoders.stages import named_stages

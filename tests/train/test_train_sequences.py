@@ -15,7 +15,7 @@ from nearfar.config.resolving import resolve
 from nearfar.errors import Stopped, UserError
 from nearfar.evaluate import evaluate_run
 from nearfar.modalities import Recordings, Texts
-from nearfar.modalities.sequences import SequenceStore
+from nearfar.modalities.dataset import RowStore, padded
 from nearfar.modalities.text.show import frequency_scores, masked_scores, symbol_frequencies
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run
@@ -43,7 +43,7 @@ def recordings(count: int = 24, seed: int = 0, low: float = 0.02, high: float = 
         waves.append((wave + 0.1 * generator.normal(size=len(time))).astype(np.float32))
     return Recordings(
         name="tones", fingerprint=f"tones {count} {seed}", labels=labels, classes=("low", "high"),
-        paths=tuple(f"{n}.wav" for n in range(count)), store=SequenceStore(waves.__getitem__),
+        paths=tuple(f"{n}.wav" for n in range(count)), store=RowStore(waves.__getitem__, padded),
         rows=np.arange(count), lengths=np.array([len(w) for w in waves]),
         rate=8000, groups={"speaker": np.arange(count) // 2 % 2},
     )  # fmt: skip

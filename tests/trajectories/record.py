@@ -23,8 +23,8 @@ import numpy as np
 import safetensors.torch
 import torch
 
+from nearfar.config.fields import KEYS
 from nearfar.config.recipes import RECIPES
-from nearfar.config.settings import Settings
 from nearfar.train.pretrain import pretrain
 
 STEPS, BATCH = 20, 16
@@ -69,7 +69,7 @@ def recorded(recipe: str, data: str, out: Path) -> dict[str, Any]:
     if data.endswith(".npz"):
         settings["backbone"] = "resnet8-w16"
     for key, value in (("log_every", 1), ("held_out", 0)):
-        if key in Settings.model_fields:
+        if key in KEYS:
             settings[key] = value
     run = pretrain(recipe, data, out, probe_every=0, quiet=True, **settings)
     losses = [row["loss"] for row in run.metrics if row.get("kind") == "train"][:STEPS]

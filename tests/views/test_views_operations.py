@@ -88,7 +88,7 @@ def test_rotation_changes_no_other_draw() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "sentence"),
-    [({"degrees": 181}, r"views\.rotate\.degrees is 181"), (1.5, r"views\.rotate\.probability is 1\.5")],
+    [({"degrees": 181}, r"views\.rotate\.degrees was 181"), (1.5, r"views\.rotate\.probability was 1\.5")],
 )
 def test_invalid_rotation_is_refused(setting: object, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
@@ -131,9 +131,7 @@ def test_one_of_the_four_is_set_beside_a_strength_and_each_view_has_its_own() ->
 
 @pytest.mark.parametrize("value", [-0.1, "much", True, None, 126, float("nan")])
 def test_invalid_strength_is_refused(value: object) -> None:
-    with pytest.raises(
-        UserError, match=r"^views\.second\.strength is .*; expected a number from 0 to 125\.$"
-    ):
+    with pytest.raises(UserError, match=r"^views\.second\.strength was .*; expected a number from 0 to 125$"):
         pipelines("simclr", 32, {"second": {"strength": value}})
     with pytest.raises(
         UserError, match=r"views\.second\.strength was 1; strength scales brightness, which is 0 here"

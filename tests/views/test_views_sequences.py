@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearfar.errors import UserError
-from nearfar.modalities.sequences import padded
+from nearfar.modalities.dataset import padded
 from nearfar.modalities.sound.views import LOUDNESS, SoundWindows, WholeSound, Window, levelled
 from nearfar.modalities.text.views import NOTHING, Mask, Masked, WholeText
 

@@ -10,7 +10,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -29,7 +29,7 @@ from nearfar.core.buffers import frozen
 from nearfar.core.statistics import mean_and_spread
 from nearfar.core.tables import markdown_table
 from nearfar.data import open_data
-from nearfar.errors import UserError
+from nearfar.errors import UserError, counted
 from nearfar.evaluate.linear import linear
 from nearfar.modalities import DataSet
 from nearfar.run.features import features
@@ -58,11 +58,13 @@ class Trainer(NamedTuple):
 
 @dataclass(frozen=True)
 class QualityArm:
-    """One way to train. `make(images, epochs, seed)` builds it; it must be picklable. `process`: OpenMP and
-    malloc settings are ours, or torch's defaults ("theirs")."""
+    """One way to train. `make(images, epochs, seed)` builds it; it must be picklable. `settings`: what it was
+    made with, as it is recorded. `process`: OpenMP and malloc settings are ours, or torch's defaults
+    ("theirs")."""
 
     name: str
     make: Callable[[DataSet, int, int], Trainer]
+    settings: Mapping[str, Any]
     process: Literal["ours", "theirs"] = "ours"
 
 
@@ -73,6 +75,14 @@ class QualityBudget(NamedTuple):
     test: str | None
     epochs: int
     probes: int
+
+    def data(self) -> dict[str, Any]:
+        """The files, which all results of a record share."""
+        return {"data": self.train, "test": self.test}
+
+    def settings_of(self, arm: QualityArm) -> dict[str, Any]:
+        """What the results of an arm depend on, beside the seed and the machine."""
+        return {**self.data(), "epochs": self.epochs, "probes": self.probes, **arm.settings}
 
     def load_sets(self) -> tuple[DataSet, DataSet]:
         data = open_data(self.train)
@@ -85,13 +95,14 @@ class QualityBudget(NamedTuple):
 
 @dataclass(frozen=True)
 class QualityPoint:
-    """The accuracy of an arm after some training."""
+    """The accuracy of an arm after some training. `settings`: what it depends on (`QualityBudget.settings_of`)."""
 
     arm: str
     seed: int
     epoch: float
     cpu_minutes: float
     top1: float
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 def our_trainer(overrides: Mapping[str, Any], data: DataSet, epochs: int, seed: int) -> Trainer:
@@ -114,6 +125,8 @@ def our_trainer(overrides: Mapping[str, Any], data: DataSet, epochs: int, seed: 
 
 def lightly_trainer(network: str, batch: int, data: DataSet, epochs: int, seed: int) -> Trainer:
     """SimCLR as lightly's documentation shows it; its rate is constant, so `epochs` is its length alone."""
+    if len(data) < batch:
+        raise UserError(f"--batch-size was {batch}, but {data.name} has {counted(len(data), data.unit)}")
     torch.manual_seed(seed)
     images = data.load(np.arange(len(data))).data
     step, model = lightly_loop(network, batch, images)
@@ -146,10 +159,16 @@ def quality_arms(
         "lightly (same network)": network or RECIPES[RECIPE].on_cpu["backbone"],
         "lightly (resnet18)": "resnet18",
     }
+    our_settings = {name: {**common, **settings} for name, settings in ours.items()}
     return [
-        QualityArm(name, partial(our_trainer, {**common, **settings})) for name, settings in ours.items()
+        QualityArm(name, partial(our_trainer, settings), settings) for name, settings in our_settings.items()
     ] + [
-        QualityArm(name, partial(lightly_trainer, peer_network, batch), "theirs")
+        QualityArm(
+            name,
+            partial(lightly_trainer, peer_network, batch),
+            {"batch_size": batch, "backbone": peer_network},
+            "theirs",
+        )
         for name, peer_network in peers.items()
     ]
 
@@ -158,16 +177,24 @@ def quality_arms(
 
 
 def serve_arm(arm: QualityArm, budget: QualityBudget, seed: int, line: Any) -> None:
-    """Trains one part of the budget per message and answers (epoch, CPU minutes, top-1)."""
+    """Sends None once the arm is built. Then trains one part of the budget per message and answers (epoch, CPU
+    minutes, top-1). Answers with the exception instead if the peer is missing or the user made a mistake."""
+    try:
+        _serve_arm(arm, budget, seed, line)
+    except (PeerMissing, UserError) as problem:
+        line.send(problem)
+
+
+def _serve_arm(arm: QualityArm, budget: QualityBudget, seed: int, line: Any) -> None:
     if arm.process == "ours":
         keep_freed_memory()
     train, test = budget.load_sets()
     start = time.process_time()
-    try:
-        trainer = arm.make(train, budget.epochs, seed)
-    except PeerMissing as absent:
-        line.send(str(absent))
-        return
+    trainer = arm.make(train, budget.epochs, seed)
+    if budget.probes > trainer.steps:
+        raise UserError(
+            f"--probes was {budget.probes}, but {arm.name} trains for {counted(trainer.steps, 'steps')}"
+        )
     line.send(None)
     seconds = time.process_time() - start
     ends = [round(trainer.steps * (part + 1) / budget.probes) for part in range(budget.probes)]
@@ -191,8 +218,8 @@ def _labels(data: DataSet) -> Tensor:
 def open_quality_arm(
     arm: QualityArm, budget: QualityBudget, seed: int
 ) -> Iterator[Callable[[], QualityPoint]]:
-    """Starts the process of an arm and yields the function that trains its next part; raises
-    `PeerMissing`."""
+    """Starts the process of an arm and yields the function that trains its next part; raises `PeerMissing`,
+    and `UserError` for what the arm cannot be trained with."""
     context = multiprocessing.get_context("spawn")  # torch reads its settings at import
     line, child_end = context.Pipe()
     with environment_of(arm.process):
@@ -200,14 +227,24 @@ def open_quality_arm(
         child.start()
     child_end.close()  # so that EOF is seen when the child ends
 
+    def receive() -> Any:
+        try:
+            answer = line.recv()
+        except EOFError:
+            raise UserError(
+                f"the process of {arm.name} ended before its result; is there enough memory?"
+            ) from None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
     def next_point() -> QualityPoint:
         line.send(None)
-        return QualityPoint(arm.name, seed, *line.recv())
+        epoch, cpu_minutes, top1 = receive()
+        return QualityPoint(arm.name, seed, epoch, cpu_minutes, top1, budget.settings_of(arm))
 
     try:
-        absent = line.recv()
-        if absent is not None:
-            raise PeerMissing(absent)
+        receive()
         yield next_point
     finally:
         line.close()
@@ -221,9 +258,11 @@ def run_quality(
     record: Path | None = None,
     say: Callable[[str], None] = print,
 ) -> list[QualityPoint]:
-    """Trains and probes every arm with every seed. `record` is a file of points by line: a seed that it holds
-    for all arms is not trained again."""
-    points = read_records(record, QualityPoint)
+    """Trains and probes every arm with every seed. `record` is a file of points by line: an arm and seed that
+    it has all points of is not trained again. Points of other arms are returned too."""
+    points = _last_runs(read_records(record, QualityPoint))
+    for point in points:
+        _check_same_settings(record, point, arms, budget)
     for seed in range(seeds):
         missing = [
             arm for arm in arms if sum(p.arm == arm.name and p.seed == seed for p in points) < budget.probes
@@ -237,6 +276,33 @@ def run_quality(
             )
             append_record(record, point)
     return points
+
+
+def _last_runs(points: Sequence[QualityPoint]) -> list[QualityPoint]:
+    """The points without those of runs that were stopped and started again; in a run, epochs grow."""
+    starts: dict[tuple[str, int], tuple[int, float]] = {}  # place of a run's first point, its newest epoch
+    for place, point in enumerate(points):
+        start, epoch = starts.get((point.arm, point.seed), (place, 0.0))
+        starts[point.arm, point.seed] = (start if point.epoch > epoch else place, point.epoch)
+    return [point for place, point in enumerate(points) if place >= starts[point.arm, point.seed][0]]
+
+
+def _check_same_settings(
+    record: Path | None, point: QualityPoint, arms: Sequence[QualityArm], budget: QualityBudget
+) -> None:
+    """Raises UserError if a recorded point was measured otherwise than this command would measure it."""
+    same_arm = [budget.settings_of(arm) for arm in arms if arm.name == point.arm]
+    expected = same_arm[0] if same_arm else budget.data()
+    recorded = point.settings if same_arm else {key: point.settings.get(key) for key in expected}
+    differences = [
+        f"{key}={recorded.get(key, 'default')}, now {expected.get(key, 'default')}"
+        for key in dict.fromkeys([*expected, *recorded])
+        if recorded.get(key) != expected.get(key)
+    ]
+    if differences:
+        raise UserError(
+            f"--record {record} has {point.arm!r} measured with {'; '.join(differences)}; use another file"
+        )
 
 
 def _train_interleaved(

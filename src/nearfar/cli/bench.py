@@ -156,10 +156,12 @@ def _quality(args: argparse.Namespace) -> int:
     variants = dict(map(_variant, args.arm))
     arms = quality_arms(args.backbone, batch, variants)
     names = [name.strip() for name in (args.only or "nearfar,lightly").split(",")]
-    arms = [arm for arm in arms if arm.name.startswith(tuple(names)) or arm.name in variants]
+    selected = [arm for arm in arms if arm.name.startswith(tuple(names)) or arm.name in variants]
+    if not selected:
+        raise UserError(f"--only was {args.only}; expected prefixes of {', '.join(arm.name for arm in arms)}")
     say = (lambda line: print(line, file=sys.stderr)) if args.json else print
     budget = QualityBudget(args.data, args.test, args.epochs, args.probes)
-    points = run_quality(arms, budget, args.seeds, args.record, say)
+    points = run_quality(selected, budget, args.seeds, args.record, say)
     for line in () if args.json else quality_table(points, args.goal):
         print(line)
     if args.json:

@@ -19,6 +19,9 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from nearfar.system.extras import need
+
+    need("jinja2")  # of the extra `report`, which includes what training needs: known before the training
     from nearfar.cli.demo_run import run_demo
 
     run_demo(args.out)

@@ -36,11 +36,11 @@ def add(commands: Any) -> None:
     evaluate.add_argument(
         "--protocol",
         default="knn,linear",
-        help="comma-separated: knn, nn (nearest neighbour by distance), linear, linear-sgd, mlp, finetune, fractions (linear on part of the labels), "
-        "finetune-fractions, classifier (of a run of nearfar train), few-shot, clustering, retrieval, "
-        "calibration, information (a proven lower bound on the information about "
-        "the label), quality (without labels: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, nats) "
-        "(default: knn,linear)",
+        help="comma-separated (default: knn,linear). With labels: knn, nn (nearest neighbour by distance), linear, "
+        "linear-sgd, mlp, finetune, fractions (linear on part of the labels), finetune-fractions, classifier (of a "
+        "run of nearfar train); few-shot, clustering, retrieval, calibration, information (a proven lower bound on "
+        "the information about the label). Without labels: quality (RankMe, LiDAR, alpha-ReQ, uniformity, "
+        "alignment, nats)",
     )
     evaluate.add_argument(
         "--features",

@@ -59,8 +59,7 @@ def _overview() -> list[str]:
 
 
 def _recipe_lines(recipe: Any, in_full: bool) -> list[str]:
-    from nearfar.config.equations import equation_of
-    from nearfar.config.methods_page import INSTANCES
+    from nearfar.config.methods_page import INSTANCES, equation_of
     from nearfar.config.presets import preset_for, presets_of, words_of
     from nearfar.config.sections import describe
 

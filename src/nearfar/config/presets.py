@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
-from nearfar.config.recipes.recipe import OptimizerName
-from nearfar.config.recipes.variants import SUFFIXES
+from nearfar.config.recipes.recipe import SUFFIXES, OptimizerName
 from nearfar.config.schema import unknown
 from nearfar.core.schedules import Schedule, Value, cosine, linear, plateau, steps
 from nearfar.errors import UserError

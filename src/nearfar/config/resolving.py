@@ -19,8 +19,9 @@ the first mistake. Its order decides which of several mistakes a user reads:
    is a more helpful message than a backbone they cannot use
 6. `check_network`: the backbone fits the encoders and the data
 7. the parts are made, which checks the values of their settings
-8. `Settings`: types and limits of all other settings
+8. `checked_settings`: types and limits of all other settings
 9. the batch size, which depends on the encoders
+10. `exchange`, which depends on how the parts read scores
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,11 +29,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from torch import nn
 
 from nearfar.config.building import NONE, check_together
-from nearfar.config.fields import CHOICES, FIELDS
+from nearfar.config.fields import CHOICES, FIELDS, KEYS, MAX_EPOCHS
 from nearfar.config.objects import (
     BACKBONE,
     CUSTOM,
@@ -49,7 +49,7 @@ from nearfar.config.presets import preset_for, preset_named
 from nearfar.config.reading import load_file, load_word, numbers
 from nearfar.config.recipes import RECIPES, Recipe
 from nearfar.config.recipes.recipe import method_template
-from nearfar.config.schema import check_settings, expectation, plain, settable, unknown, validator_error
+from nearfar.config.schema import check_given, plain, settable, unknown
 from nearfar.config.sections import (
     PAIRING_KEYS,
     PARTS_BY_CHOICE,
@@ -59,9 +59,9 @@ from nearfar.config.sections import (
     make_part,
     section_of,
 )
-from nearfar.config.settings import MAX_EPOCHS, TEXTS, Settings
+from nearfar.config.settings import TEXTS, Settings, checked_settings
 from nearfar.core.abstract import AbstractViewSettings
-from nearfar.core.method import Method
+from nearfar.core.method import Method, check_exchange
 from nearfar.core.optimisers import OPTIMISERS, build
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, Modality, modality_of_views
@@ -70,6 +70,7 @@ from nearfar.parts.encoders import HeadConfig
 
 ALIASES = {"temperature": "critic.temperature"}  # names the contract keeps at the top
 Layer = Mapping[str, Any]
+SCORING_CHOICES = ("critic", "negatives", "selection", "bound")
 
 # -------------------------------------------------------------------------------------- reading layers
 
@@ -151,7 +152,7 @@ def all_keys() -> list[str]:
     )
     options = (f"optimizer.{key}" for builder in OPTIMISERS.values() for key in settable(builder))
     heads = (f"encoders.{key}" for key in settable(HeadConfig))
-    return sorted({*Settings.model_fields, *ALIASES, *parts, *options, *heads})
+    return sorted({*KEYS, *ALIASES, *parts, *options, *heads})
 
 
 # ------------------------------------------------------------------------------------- merging layers
@@ -312,7 +313,7 @@ def check(
         choice for choice in CHOICES if choice in objects or (stored and "object" in settings[choice])
     }
     for key in settings:
-        if key not in Settings.model_fields:
+        if key not in KEYS:
             raise unknown(str(key), all_keys())
     settings["optimizer_options"] = check_optimizer(settings)
     for choice in PARTS_BY_CHOICE:
@@ -338,16 +339,12 @@ def check(
     choices = [choice for choice in PARTS_BY_CHOICE if choice not in described]
     with torch.random.fork_rng(devices=[]):  # weights that need no data are drawn again by the run's seed
         parts = {k: _template_part(k, settings[k], template) or make_part(k, settings[k]) for k in choices}
-    try:
-        checked = Settings(**settings)
-        checked._parts = {**parts, VIEWS: views}
-    except ValidationError as problem:
-        first = problem.errors()[0]
-        error = UserError(f"{first['loc'][0]} was {first['input']!r}; {expectation(problem)}")
-        raise validator_error(problem) or error from None
+    checked = checked_settings(settings, {**parts, VIEWS: views})
     role = None if "encoders" in described else PARTS_BY_CHOICE["encoders"][settings["encoders"]["name"]]
     if checked.batch_size < 2 and not (role and (role.same_rows_in_views or role.gives_corrupted_keys)):
         raise UserError(f"batch_size was {checked.batch_size}; expected a number of at least 2")
+    if complete and not stored:  # a run that one process trained before can still be read
+        check_exchange(checked.exchange, *({**parts, **objects}[choice] for choice in SCORING_CHOICES))
     return checked
 
 
@@ -367,8 +364,7 @@ def check_optimizer(settings: Layer) -> dict[str, Any]:
     if not isinstance(options, Mapping):
         raise UserError(f"optimizer_options was {options!r}; expected a mapping such as {{nesterov: true}}")
     check_owners("optimizer", name, options, OPTIMISERS)
-    complete = check_settings(OPTIMISERS[name], options, "optimizer")
-    converted = {key: complete[key] for key in options}
+    converted = check_given(OPTIMISERS[name], options, "optimizer")
     momentum = None if settings.get("momentum") == "none" else settings.get("momentum")
     if momentum is None or isinstance(momentum, (int, float)):
         build(name, nn.Linear(1, 1), lr=1.0, weight_decay=0.0, momentum=momentum, options=converted)

@@ -4,12 +4,23 @@ A part's settings are the parameters of its constructor that have a default and 
 What depends on the data is made later (`AbstractPart.meet`). Values are validated and converted by pydantic from the parameters' annotations.
 """
 
+import math
 import types
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BeforeValidator, ConfigDict, PlainValidator, TypeAdapter, ValidationError, ValidationInfo
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from nearfar.config.reading import numbers
 from nearfar.core.abstract import settable
@@ -41,14 +52,55 @@ def unknown(key: str, allowed: Iterable[str], kind: str = "settings") -> UserErr
 
 def check_settings(part: Callable[..., Any], raw: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """`raw` converted to the types of the part's constructor, with defaults filled in."""
+    return {name: p.default for name, p in settable(part).items()} | check_given(part, raw, prefix)
+
+
+def check_given(part: Callable[..., Any], raw: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """`raw` converted to the types of the part's constructor."""
     parameters = settable(part)
     for key in raw:
         if key not in parameters:
             raise unknown(f"{prefix}.{key}", (f"{prefix}.{name}" for name in parameters))
     return {
-        name: convert(raw[name], p.annotation, f"{prefix}.{name}") if name in raw else p.default
-        for name, p in parameters.items()
+        name: convert(raw[name], parameters[name].annotation, f"{prefix}.{name}")
+        for name in parameters
+        if name in raw
     }
+
+
+def check_fields(part: Any, prefix: str) -> None:
+    """Converts the settings of a frozen dataclass in place; an error names the first wrong one."""
+    raw = {name: getattr(part, name) for name in settable(type(part))}
+    for name, value in check_given(type(part), raw, prefix).items():
+        object.__setattr__(part, name, value)
+
+
+def expecting(is_valid: Callable[[Any], object], expected: str) -> WrapValidator:
+    """Metadata of a setting's annotation: any other value ends in "KEY was VALUE; expected …"."""
+
+    def check(raw: Any, read: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        with suppress(ValidationError):
+            if is_valid(value := read(raw)):
+                return value
+        raise UserError(f"{_key(info)} was {raw!r}; expected {expected}")
+
+    return WrapValidator(check)
+
+
+def between(low: float, high: float, meaning: str = "") -> WrapValidator:
+    """`expecting` of a number with these limits, which is `meaning`."""
+    limits = f"a number from {low:g} to {high:g}"
+    return expecting(lambda value: low <= value <= high, f"{meaning}, {limits}" if meaning else limits)
+
+
+def rising(low: float, high: float = math.inf) -> WrapValidator:
+    """`expecting` of two numbers, both within these limits and above 0."""
+    lower = f"of at least {low:g}" if low else "above 0"
+    upper = f" and at most {high:g}" if high < math.inf else ""
+    return expecting(
+        lambda pair: pair[0] > 0 and low <= pair[0] <= pair[1] <= high,
+        f"two numbers {lower}{upper}, the smaller first",
+    )
 
 
 def convert(raw: Any, annotation: Any, key: str) -> Any:
@@ -56,8 +108,11 @@ def convert(raw: Any, annotation: Any, key: str) -> Any:
     try:
         return _adapter(annotation).validate_python(raw, context={"key": key})
     except ValidationError as problem:
-        error = UserError(f"{key} was {raw!r}; {expectation(problem, annotation)}")
-        raise validator_error(problem) or error from None
+        causes = (error.get("ctx", {}).get("error") for error in problem.errors())
+        own = next(
+            (cause for cause in causes if isinstance(cause, UserError)), None
+        )  # of a validator of ours
+        raise own or UserError(f"{key} was {raw!r}; {expectation(problem, annotation)}") from None
 
 
 def plain(value: Any) -> Any:
@@ -84,29 +139,19 @@ def none_to_null(raw: Any) -> Any:
     return None if raw == "none" else raw
 
 
-def _list_to_tuple(raw: Any) -> Any:
-    return tuple(raw) if isinstance(raw, list) else raw
+def _key(info: ValidationInfo) -> str:
+    """The key of the setting that is validated."""
+    return str((info.context or {})["key"])
 
 
-def _tuple_to_list(raw: Any) -> Any:
-    return list(raw) if isinstance(raw, tuple) else raw
-
-
-def _read_value(raw: Any, info: ValidationInfo) -> Value:
-    return parse_value(raw, info.context["key"] if info.context else "value")
-
-
-def _read_learnable(raw: Any, info: ValidationInfo) -> Learnable:
-    return parse_learnable(raw, info.context["key"] if info.context else "value")
-
-
-Integer = Annotated[int, BeforeValidator(_to_integer)]
 _SETTING_TYPES: dict[Any, Any] = {
-    Value: Annotated[Any, PlainValidator(_read_value)],
-    Learnable: Annotated[Any, PlainValidator(_read_learnable)],
-    int: Integer,
+    Value: Annotated[Any, PlainValidator(lambda raw, info: parse_value(raw, _key(info)))],
+    Learnable: Annotated[Any, PlainValidator(lambda raw, info: parse_learnable(raw, _key(info)))],
+    int: Annotated[int, BeforeValidator(_to_integer)],
     float: Annotated[float, BeforeValidator(numbers)],
 }
+_TUPLES = BeforeValidator(lambda raw: tuple(raw) if isinstance(raw, list) else raw)
+_LISTS = BeforeValidator(lambda raw: list(raw) if isinstance(raw, tuple) else raw)
 
 
 @cache
@@ -119,12 +164,14 @@ def _setting_type(annotation: Any) -> Any:
     if annotation in _SETTING_TYPES:
         return _SETTING_TYPES[annotation]
     origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return Annotated[(_setting_type(inner[0]), *inner[1:])]
     if origin in (Union, types.UnionType):
         return Annotated[Union[tuple(map(_setting_type, inner))], BeforeValidator(none_to_null)]  # noqa: UP007
     if origin is tuple:
-        return Annotated[tuple[tuple(map(_setting_type, inner))], BeforeValidator(_list_to_tuple)]  # type: ignore[misc]
+        return Annotated[tuple[tuple(map(_setting_type, inner))], _TUPLES]  # type: ignore[misc]
     if origin is list:
-        return Annotated[list[_setting_type(inner[0])], BeforeValidator(_tuple_to_list)]  # type: ignore[misc]
+        return Annotated[list[_setting_type(inner[0])], _LISTS]  # type: ignore[misc]
     return annotation
 
 
@@ -145,13 +192,8 @@ _LIMITS = {
     "greater_than": "a number above {gt}",
     "less_than": "a number below {lt}",
     "literal_error": "{expected}",
+    "too_short": "a list of at least {min_length}",
 }
-
-
-def validator_error(problem: ValidationError) -> UserError | None:
-    """The error that a validator of ours raised, which pydantic wraps in its own."""
-    causes = (error.get("ctx", {}).get("error") for error in problem.errors())
-    return next((cause for cause in causes if isinstance(cause, UserError)), None)
 
 
 def expectation(problem: ValidationError, annotation: Any = None) -> str:

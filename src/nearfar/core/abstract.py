@@ -456,6 +456,8 @@ class AbstractBound(AbstractPart, ABC):
     needs_bounded_scores: bool = False
     reads_negatives: bool = True
     averages_anchors: bool = False  # the mean over anchors of a function of each anchor's own scores
+    # of negatives it reads no more than `logsumexp` and `count`, which needs no rank to have all keys at once
+    reads_only_logsumexp: bool = False
     has_memory: bool = False
 
     @abstractmethod

@@ -41,7 +41,14 @@ from nearfar.core.adapters import (
     as_views,
 )
 from nearfar.core.buffers import BufferUpdates, apply, uses_batch_statistics
-from nearfar.core.encoding import DEFAULT_ENCODING, Encoding, GatheredKeys, gather_keys, gather_scores
+from nearfar.core.encoding import (
+    DEFAULT_ENCODING,
+    Encoding,
+    Exchange,
+    GatheredKeys,
+    gather_keys,
+    gather_scores,
+)
 from nearfar.core.learnt import LearntNumber
 from nearfar.core.notebook import cards_html
 from nearfar.core.rotation import Rotated
@@ -61,6 +68,30 @@ from nearfar.errors import UserError
 
 # key views of one group, keys per instance, negatives of the same instance, whether the identity is the key
 SamplingKind = tuple[int, int, int, bool]
+
+
+def check_exchange(
+    exchange: Exchange,
+    critic: AbstractCritic,
+    negatives: AbstractNegatives,
+    selection: AbstractSelection,
+    bound: AbstractBound,
+) -> None:
+    """Raises an error if keys would pass from rank to rank (`ring`) and these parts need them all at once. One
+    rank alone is asked the same, so that any number of ranks can continue its run."""
+    if exchange == "gather":
+        return
+    needs = {
+        "negatives=in-batch": negatives.only_this_batch,
+        "critic=cosine, dot or bilinear": is_inner_product(critic),
+        "selection=everyone": selection.keeps_all and not selection.weights_negatives,
+        "a bound that reads only the log-sum-exp of the negatives (infonce, ml-cpc, alpha-cpc)": (
+            bound.reads_only_logsumexp
+        ),
+    }
+    missing = [name for name, fits in needs.items() if not fits]
+    if missing:
+        raise UserError(f"exchange was ring, which needs {' and '.join(missing)}; use exchange=gather")
 
 
 class Method(nn.Module):
@@ -365,16 +396,7 @@ class Method(nn.Module):
 
     def check_exchange(self) -> None:
         """Raises an error if keys would pass from rank to rank in a method that needs them at once."""
-        if self.encoding.exchange == "gather":
-            return
-        reasons = {
-            "negatives=in-batch": self.negatives.only_this_batch,
-            "critic=cosine, dot or bilinear": is_inner_product(self.critic),
-            "selection=everyone": self.selection.keeps_all and not self.selection.weights_negatives,
-        }
-        missing = [name for name, fits in reasons.items() if not fits]
-        if missing:
-            raise UserError(f"exchange was ring, which needs {' and '.join(missing)}; use exchange=gather")
+        check_exchange(self.encoding.exchange, self.critic, self.negatives, self.selection, self.bound)
 
     @torch.no_grad()
     def advance(self, outcome: Outcome, progress: Progress = START) -> None:

@@ -1,7 +1,7 @@
 """SGD, AdamW, LARS and Muon with one shared rule: norms, biases and scalars are neither decayed nor adapted.
 
 The learning rate is a schedule's value, set from outside before each step (`set_lr`). The state of an
-optimiser is a flat mapping from "what/parameter name" to a tensor, so that a checkpoint needs no pickle and a
+optimiser is a flat mapping from "what/parameter name" to a tensor. So a checkpoint needs no pickle, and a
 parameter is found by its name, not by its place in a list.
 """
 
@@ -162,10 +162,11 @@ def orthogonalised(matrix: Float[Tensor, "row column"]) -> Float[Tensor, "row co
     wide = wide / wide.norm().clamp(min=torch.finfo(matrix.dtype).tiny)
     gram = wide @ wide.T
     identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    product = identity
-    for _ in range(5):
+    product = factor = a * identity + b * gram + c * (gram @ gram)
+    for _ in range(4):
+        gram = factor @ gram @ factor
         factor = a * identity + b * gram + c * (gram @ gram)
-        product, gram = factor @ product, factor @ gram @ factor
+        product = factor @ product
     result = product @ wide
     return result if matrix.shape[0] <= matrix.shape[1] else result.T
 

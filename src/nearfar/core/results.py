@@ -300,7 +300,7 @@ class Result(_ReadsAsJson):
     """An evaluation: what was fitted on, tested on and how; figures by protocol; the same of each baseline.
 
     `notes`, as JSON: `confidence` (of intervals), `encoder` (a digest of its weights), `split` (of one set in
-    two), `labels` (how classes of two sets were matched), `input` (how the data were shown), and the warnings
+    two), `labels` (how classes of two sets were matched) and `input` (how the data were shown). Warnings are
     `leak`, `overlap` and `unfinished`.
     """
 

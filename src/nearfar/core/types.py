@@ -162,8 +162,8 @@ class Encoded:
     """Embeddings of anchors and of keys, by the number of their view.
 
     Usually row i of each is instance `index[i]` of the batch. Keys may have several places each, (anchor,
-    place, dim): then all of them are positives of the anchor. Where rows are no instances at all (the times
-    of a sequence, the masked tokens of a text), anchors and keys of a pair are aligned row by row, and
+    place, dim): then all of them are positives of the anchor. Rows may be no instances at all: the times of a
+    sequence, the masked tokens of a text. Then anchors and keys of a pair are aligned row by row, and
     `index[key]` gives each row its identity: rows with the same identity are never each other's negatives.
     Where keys are symbols, or are described by symbols (prototypes), `vocabulary` embeds all there are.
     """
@@ -252,14 +252,21 @@ class Certificate:
     `proven`: in expectation at most I, under the condition. `measured`: a condition of the proof was measured
     on some anchors, which is evidence, not proof. `not covered`: an estimate without proof. `objective only`:
     no estimate of I.
+
+    `condition` has clauses joined by semicolons. The first is a short claim or reason that stands alone: the
+    `summary` of console and report. The others state the assumptions of the proof.
     """
 
     status: Status
     condition: str
     ceiling: float | None  # nats
 
+    @property
+    def summary(self) -> str:
+        return self.condition.partition("; ")[0]
+
     def _repr_html_(self) -> str:
-        return f"{badge_html(self.status)} {escape(self.condition)}"
+        return f"{badge_html(self.status)} {escape(self.summary)}"
 
 
 @dataclass(frozen=True)

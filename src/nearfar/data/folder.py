@@ -1,6 +1,7 @@
 """A folder of files, nested as one likes; first-level folders are classes when every file lies in one."""
 
 import hashlib
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,8 +14,7 @@ import numpy as np
 from nearfar.data.remote import RemoteFile
 from nearfar.data.source import AbstractSource, Item
 from nearfar.modalities import MODALITIES
-from nearfar.modalities.files import file_bytes
-from nearfar.modalities.labels import Labels
+from nearfar.modalities.files import Labels, file_bytes
 from nearfar.system.prefetch import prefetch
 from nearfar.system.untrusted import open_regular_file
 
@@ -78,50 +78,61 @@ class Listing:
         return self.unread + Counter({OTHER_KIND.format(suffix): n for suffix, n in others.items()})
 
 
-class Folder(AbstractSource):
+class AbstractFiles(AbstractSource):
+    """Instances in files here or elsewhere, in the order of their names."""
+
+    def __init__(self, root: str, entries: Sequence[Entry], ignored: Mapping[str, int]) -> None:
+        self.root, self.ignored = root, ignored
+        self.entries = sorted(entries, key=lambda entry: entry.parts)
+
+    @property
+    def is_local(self) -> bool:
+        return all(entry.system is None for entry in self.entries)
+
+    def nbytes(self) -> float:
+        """Encoded bytes; infinite for remote files, which are never checked when they are opened."""
+        return sum(entry.nbytes for entry in self.entries) if self.is_local else math.inf
+
+    def stamp(self) -> str | None:
+        return stamp_of([entry.path for entry in self.entries]) if self.is_local else None
+
+
+class Folder(AbstractFiles):
     """The files of a listing, by path."""
 
     def __init__(self, root: str, listing: Listing) -> None:
-        self.root = root
-        self.ignored: Mapping[str, int] = listing.ignored()
-        self._entries = sorted(listing.entries, key=lambda entry: entry.parts)
+        super().__init__(root, listing.entries, listing.ignored())
 
     def names(self) -> Sequence[str]:
-        return ["/".join(entry.parts) for entry in self._entries]
+        return ["/".join(entry.parts) for entry in self.entries]
 
     def read(self, number: int) -> bytes:
-        return file_bytes(self._entries[number].path)
+        return file_bytes(self.entries[number].path)
 
     def in_order(self) -> Iterator[Item]:
-        return (Item(entry.nbytes, partial(file_bytes, entry.path)) for entry in self._entries)
+        return (Item(entry.nbytes, partial(file_bytes, entry.path)) for entry in self.entries)
 
     def labels(self, rows: np.ndarray) -> Labels:
         """Labels by class folder; a folder without a usable file counts, so that numbers do not shift."""
-        if any(len(self._entries[number].parts) < 2 for number in rows):
+        if any(len(self.entries[number].parts) < 2 for number in rows):
             return None, ()
-        classes = sorted({entry.parts[0] for entry in self._entries if len(entry.parts) > 1})
+        classes = sorted({entry.parts[0] for entry in self.entries if len(entry.parts) > 1})
         numbers = {name: number for number, name in enumerate(classes)}
-        return np.array([numbers[self._entries[n].parts[0]] for n in rows], dtype=np.int64), tuple(classes)
-
-    def nbytes(self) -> float:
-        return sum(entry.nbytes for entry in self._entries)
+        return np.array([numbers[self.entries[n].parts[0]] for n in rows], dtype=np.int64), tuple(classes)
 
     def marks(self) -> bytes:
         """Over each file's name, size and first bytes."""
         digest = hashlib.sha256()
-        starts = prefetch(lambda entry: _start(entry.path), self._entries, 4)
-        for entry, start in zip(self._entries, starts, strict=True):
+        starts = prefetch(lambda entry: _start(entry.path), self.entries, 4)
+        for entry, start in zip(self.entries, starts, strict=True):
             digest.update("/".join(entry.parts).encode() + b"\0" + entry.nbytes.to_bytes(8, "little") + start)
         return digest.digest()
 
-    def stamp(self) -> str | None:
-        return stamp_of([entry.path for entry in self._entries])
-
     def unlabelled(self) -> str:
-        loose = sum(len(entry.parts) < 2 for entry in self._entries)
-        if loose == len(self._entries):
+        loose = sum(len(entry.parts) < 2 for entry in self.entries)
+        if loose == len(self.entries):
             return "no class folders"
-        return f"{loose} of its {len(self._entries)} files lie beside the folders, so these are no classes"
+        return f"{loose} of its {len(self.entries)} files lie beside the folders, so these are no classes"
 
 
 def reason_to_ignore(name: str) -> str:

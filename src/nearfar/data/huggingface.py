@@ -22,20 +22,16 @@ import pyarrow.compute as pc
 from nearfar.data.folder import printable, stamp_of
 from nearfar.data.parquet import (
     LABELS,
+    AbstractRows,
     Columns,
-    RowNames,
-    group_numbers,
     is_group_type,
-    is_long_text,
     is_text,
-    label_values,
+    row_names,
 )
-from nearfar.data.source import AbstractSource
 from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, Modality
 from nearfar.modalities.dataset import Names, Unusable
 from nearfar.modalities.files import file_bytes
-from nearfar.modalities.labels import Labels, class_numbers
 from nearfar.system.arrow_reading import map_stream
 from nearfar.system.untrusted import column_names, read_json
 
@@ -121,7 +117,7 @@ def data_of_object(dataset: Any) -> ArrowData:
         name,
         dataset.data.table,
         dataset.features.to_dict(),
-        ObjectRows(len(dataset)),
+        numbered_rows(len(dataset)),
         None if indices is None else indices.column(0).to_numpy(),
         is_trusted=True,
     )
@@ -164,7 +160,7 @@ def data_of_folder(spec: str) -> ArrowData:
         spec,
         table,
         features if isinstance(features, dict) else {},
-        RowNames([printable(file.name) for file in files], [len(part) for part in tables]),
+        row_names([printable(file.name) for file in files], [len(part) for part in tables]),
         files=tuple(map(str, files)),
     )
 
@@ -178,20 +174,12 @@ def saved_hint(folder: str, names: Sequence[str]) -> str:
     )
 
 
-class ObjectRows(Names):
+def numbered_rows(count: int) -> Names:
     """`row 17` for every row."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def name_at(self, place: int) -> str:
-        return f"row {place}"
-
-    def __len__(self) -> int:
-        return self._count
+    return Names(count, lambda place: f"row {place}")
 
 
-class ArrowRows(AbstractSource):
+class ArrowRows(AbstractRows):
     """The rows of a data set, by number."""
 
     ignored: Mapping[str, int] = {}
@@ -199,8 +187,9 @@ class ArrowRows(AbstractSource):
     def __init__(self, data: ArrowData, column: str, columns: Columns) -> None:
         column_names(data.table, data.name)
         self.root = data.name.removeprefix(PREFIX)
-        self.label = data.label(columns)
-        self._data, self._name, self._cells = data, column, data.table.column(column)
+        self.column, self.label = column, data.label(columns)
+        self.class_names = data.class_names(self.label)
+        self._data, self._cells = data, data.table.column(column)
         kind = self._cells.type
         if not (_is_encoded(kind) or _is_text(kind)):
             raise UserError(
@@ -222,7 +211,7 @@ class ArrowRows(AbstractSource):
                     f"only a path is stored ({printable(path)}), and paths in files are not followed"
                 )
         if value is None:
-            raise Unusable(f"empty row: no {self._name} is stored")
+            raise Unusable(f"empty row: no {self.column} is stored")
         return value.encode() if isinstance(value, str) else bytes(value)
 
     def _lengths(self) -> np.ndarray:
@@ -240,40 +229,17 @@ class ArrowRows(AbstractSource):
         """Over the length of every row. Contents are read when they are used."""
         return hashlib.sha256(self._lengths().tobytes()).digest()
 
-    def labels(self, rows: np.ndarray) -> Labels:
-        if self.label not in self._data.table.column_names:
-            return None, ()
-        column = _short(self._data.column(self.label))
-        if column is None or not is_group_type(column.type):
-            kind = self._data.table.schema.field(self.label).type
-            raise UserError(
-                f"data {self.root!r}: the column `{self.label}` is {kind}; expected class numbers or names. "
-                "Set label_column=."
-            )
-        values = label_values(column, self.root, self.label)
-        numbers, classes = class_numbers(values, f"data {self.root!r}", self._data.class_names(self.label))
-        return None if numbers is None else numbers[rows], classes
+    def parts(self, name: str) -> list[Any]:
+        return [self._data.column(name) if name in self._data.table.column_names else None]
 
-    def groups(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Numbered values of further columns of whole numbers or words, without gaps."""
-        groups = {}
-        for field in self._data.table.schema:
-            if field.name in (self._name, self.label) or not is_group_type(field.type):
-                continue
-            column = _short(self._data.column(field.name))
-            numbers = None if column is None else group_numbers([column], self.root, field.name)
-            if numbers is not None:
-                groups[field.name] = numbers[rows]
-        return groups
+    def group_columns(self) -> list[str]:
+        return [field.name for field in self._data.table.schema if is_group_type(field.type)]
 
     def stamp(self) -> str | None:
         if not self._data.files:
             return None
         stamp = stamp_of(self._data.files)
-        return stamp and f"{stamp} {self._name} {self.label}"
-
-    def unlabelled(self) -> str:
-        return f"there is no `{self.label}` column, or all its values are -1"
+        return stamp and f"{stamp} {self.column} {self.label}"
 
 
 def _is_encoded(kind: Any) -> bool:
@@ -284,10 +250,3 @@ def _is_encoded(kind: Any) -> bool:
 
 def _is_text(kind: Any) -> bool:
     return is_text(kind) and not pa.types.is_dictionary(kind)
-
-
-def _short(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """The column, if it holds numbers or short texts; the values of a dictionary are looked at, not repeated."""
-    chunks = column.chunks
-    texts = [chunk.dictionary for chunk in chunks] if pa.types.is_dictionary(column.type) else [column]
-    return None if any(is_long_text(text) for text in texts) else column

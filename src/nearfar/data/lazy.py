@@ -12,7 +12,7 @@ when that is found out; `check_all` reads everything before an evaluation covers
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +46,6 @@ from nearfar.system.prefetch import prefetch
 from nearfar.system.untrusted import read_json
 
 AnySet = TypeVar("AnySet", bound=DataSet)
-Examine = Callable[[Item], tuple[ItemResult, Any]]  # the result, and the content of a usable instance
 CHUNK_ITEMS, CHUNK_BYTES = 64, 2**18  # instances examined by one thread at a time
 MIN_PARALLEL_BYTES = 2**14  # smaller instances are examined faster by one thread
 NAMES = 2**16  # names compared at a time
@@ -62,17 +61,23 @@ class LazyReader:
     """
 
     def __init__(
-        self, source: AbstractSource, decode: Decode, limits: Limits, decoded_before: bool = False
+        self,
+        source: AbstractSource,
+        decode: Decode,
+        limits: Limits,
+        *,
+        checked: bool = False,
+        decoded_before: bool = False,
     ) -> None:
         self.source, self.decode, self.limits = source, decode, limits
         self.names = source.names()
         self.bad: dict[int, str] = {}
-        self.checked = False
+        self.checked = checked  # when it was opened
         self._decoded_before = decoded_before  # readable bytes with the right digest can be decoded
         self._read: Read | None = None
         self._usable: Int64[np.ndarray, row] = np.zeros(0, dtype=np.int64)
         self._cache: dict[int, Any] = {}
-        self._free_bytes = 0  # of the cache
+        self._free_bytes = limits.cache_bytes if checked else 0  # of the cache
         self._lock = threading.Lock()
         self._listed: dict[str, str] = {}
         self._unshared: dict[int, str] = {}  # unusable instances that other ranks do not know
@@ -117,40 +122,35 @@ class LazyReader:
 
     def check(self, strategy: Strategy) -> list[ItemResult]:
         """Examines every instance: digests and facts of usable ones, reasons of others. Contents are cached
-        while they fit; ranks examine shares of the source and cache nothing."""
-        self.checked = True
-        self._free_bytes = self.limits.cache_bytes
+        if all of them fit; ranks examine shares of the source and cache nothing."""
         keep = not strategy.is_distributed
 
-        def examine(item: Item) -> tuple[ItemResult, Any]:
+        def examine(number: int, item: Item) -> ItemResult:
             try:
                 raw = item.read()
                 decoded = self.decode(raw)
             except Unusable as reason:
-                return str(reason), None
+                return str(reason)
+            if keep:
+                self._keep(number, decoded)
             data = raw if isinstance(raw, bytes) else np.ascontiguousarray(decoded.content).tobytes()
-            record = Record(content_digest(data), tuple(decoded.facts), decoded.nbytes)
-            return record, decoded.content if keep and self._free_bytes >= 0 else None
+            return Record(content_digest(data), tuple(decoded.facts), decoded.nbytes)
 
         mean_bytes = self.source.nbytes() / max(1, len(self.names))
         workers = 0 if mean_bytes < MIN_PARALLEL_BYTES else min(os.cpu_count() or 1, 8)
-        results: dict[int, ItemResult] = {}
-        for number, (result, content) in examine_items(self.source.in_order(), examine, strategy, workers):
-            results[number] = result
-            if isinstance(result, Record) and keep and self._free_bytes >= 0:
-                self._free_bytes -= result.nbytes
-                if self._free_bytes >= 0:
-                    self._cache[number] = content
+        results = examine_items(self.source.in_order(), examine, strategy, workers)
         if self._free_bytes < 0:  # from here on contents are cached in the order of requests
             self._free_bytes = self.limits.cache_bytes
-            self._cache.clear()
-        return [result for _, result in sorted(gather_results(results, strategy).items())]
+        return [result for _, result in sorted(results.items())]
 
-    def keep_usable(self, results: Sequence[ItemResult]) -> None:
-        """Takes the results of a check: rows are usable or not."""
-        self.checked = True
-        self._free_bytes = self._free_bytes or self.limits.cache_bytes
-        self.bad = {number: result for number, result in enumerate(results) if isinstance(result, str)}
+    def _keep(self, number: int, decoded: Decoded) -> None:
+        """Caches a content; none at all once they do not fit."""
+        with self._lock:
+            if self._free_bytes >= 0:
+                self._free_bytes -= decoded.nbytes
+                self._cache[number] = decoded.content
+                if self._free_bytes < 0:
+                    self._cache.clear()
 
     def take_contents(self, rows: Int64[np.ndarray, "row"]) -> list[Any] | None:
         """The contents of the usable rows, if all of them are in memory; they leave the cache."""
@@ -237,28 +237,25 @@ class LazyReader:
     def check_rest(self, strategy: Strategy, workers: int) -> None:
         """Reads every instance that was not read yet, in shares of the ranks."""
 
-        def examine(item: Item) -> tuple[ItemResult, Any]:
+        def examine(number: int, item: Item) -> ItemResult:
             try:
                 raw = item.read()
                 if not self._decoded_before:
                     self.decode(raw)
             except Unusable as reason:
-                return str(reason), None
-            return "", None
+                return str(reason)
+            return ""
 
-        reasons = {
-            number: str(result)
-            for number, (result, _) in examine_items(self.source.by_number(), examine, strategy, workers)
-            if result
-        }
-        for number, reason in sorted(gather_results(reasons, strategy).items()):
+        for number, reason in sorted(
+            examine_items(self.source.by_number(), examine, strategy, workers).items()
+        ):
             self.quarantine(number, str(reason))
 
 
 def examine_items(
-    items: Iterable[Item], examine: Examine, strategy: Strategy, workers: int
-) -> Iterator[tuple[int, tuple[ItemResult, Any]]]:
-    """(number, what `examine` returns) for every instance in order, or for this rank's share of them."""
+    items: Iterable[Item], examine: Callable[[int, Item], ItemResult], strategy: Strategy, workers: int
+) -> dict[int, ItemResult]:
+    """What `examine(number, item)` returns for every instance, but for empty texts; ranks share the work."""
 
     def shares() -> Iterator[tuple[int, list[Item]]]:
         first = 0
@@ -267,30 +264,28 @@ def examine_items(
                 yield first, chunk
             first += len(chunk)
 
-    def examine_chunk(share: tuple[int, list[Item]]) -> list[tuple[int, tuple[ItemResult, Any]]]:
+    def examine_chunk(share: tuple[int, list[Item]]) -> list[tuple[int, ItemResult]]:
         first, chunk = share
-        return [(first + place, examine(item)) for place, item in enumerate(chunk)]
+        results = [(number, examine(number, item)) for number, item in enumerate(chunk, first)]
+        return [(number, result) for number, result in results if result != ""]
 
-    problem = None
+    problem: str | None = None
+    rank_results: list[tuple[int, ItemResult]] = []
     try:
         for results in prefetch(examine_chunk, shares(), workers):
-            yield from results
+            rank_results += results
     except UserError as error:
         if not strategy.is_distributed:
             raise
         problem = str(error)  # the other ranks would wait
-    for text in strategy.all_gather_json(problem) if strategy.is_distributed else ():
+    if not strategy.is_distributed:
+        return dict(rank_results)
+    for text in strategy.all_gather_json(problem):
         if text is not None:
             raise UserError(text)
-
-
-def gather_results(results: Mapping[int, ItemResult], strategy: Strategy) -> dict[int, ItemResult]:
-    """The results of all ranks."""
-    if not strategy.is_distributed:
-        return dict(results)
     encoded = [
         (number, result if isinstance(result, str) else [result.digest.hex(), result.facts, result.nbytes])
-        for number, result in results.items()
+        for number, result in rank_results
     ]
     return {
         int(number): result
@@ -326,16 +321,17 @@ def open_source(
     limits: Limits,
 ) -> DataSet:
     """The usable instances of a source, if enough of them are."""
-    reader, default_facts = LazyReader(source, decode, limits), modality.reader.default_facts
+    default_facts = modality.reader.default_facts
     if default_facts is None or source.nbytes() <= limits.scan_bytes:
-        return _open_checked(reader, name, modality, options)
-    rows = np.arange(len(reader.names))
+        return _open_checked(LazyReader(source, decode, limits, checked=True), name, modality, options)
+    reader = LazyReader(source, decode, limits)
     first = _first_facts(reader) or default_facts
     reader.decode = _alike(decode, modality, first)
     kind = np.where(np.array(default_facts) > 0, first, 0)  # sizes differ and are not known yet
-    facts = np.broadcast_to(kind, (len(rows), len(kind)))
-    mark = unchecked_fingerprint(source.marks(), source.labels(rows)[0])
-    return open_unchecked(reader, name, modality, options, facts, mark)
+    facts = np.broadcast_to(kind, (len(reader.names), len(kind)))
+    return open_unchecked(
+        reader, name, modality, options, facts, lambda labels: unchecked_fingerprint(source.marks(), labels)
+    )
 
 
 def _first_facts(reader: LazyReader) -> tuple[int, ...] | None:
@@ -368,30 +364,28 @@ def _open_checked(reader: LazyReader, name: str, modality: Modality, options: Ma
         results = reader.check(limits.join())
         if file is not None:
             write_records(file, results)
-    reader.keep_usable(results)
     records = {number: result for number, result in enumerate(results) if isinstance(result, Record)}
     numbers = list(records)
     outliers = modality.reader.outliers([record.facts for record in records.values()])
+    reader.bad = {number: result for number, result in enumerate(results) if isinstance(result, str)}
     reader.bad |= {numbers[place]: reason for place, reason in outliers.items()}
     if limits.quarantine is not None:
         write_quarantine(limits.quarantine, reader.quarantined())
     usable = np.array([number for number in numbers if number not in reader.bad], dtype=np.int64)
     check_share(name, modality.reader.files, len(usable), reader.quarantined(), limits.max_bad_share)
-    labelled = source.labels(usable)
     paths = tuple(reader.names[number] for number in usable.tolist())
     contents = reader.take_contents(usable)
-    collection = Collection(
-        name=name,
-        fingerprint=fingerprint(paths, (records[n].digest for n in usable.tolist()), labelled[0]),
+    kept = [records[number] for number in usable.tolist()]
+    collection = _collection(
+        reader,
+        name,
+        usable,
+        lambda labels: fingerprint(paths, (record.digest for record in kept), labels),
         paths=paths,
-        facts=[records[number].facts for number in usable.tolist()],
+        facts=[record.facts for record in kept],
         contents=contents,
         read=(lambda place: reader(int(usable[place]))) if contents is None else contents.__getitem__,
-        labelled=labelled,
-        groups=source.groups(usable),
         quarantine=reader.quarantined(),
-        ignored=source.ignored,
-        unlabelled="" if labelled[0] is not None else source.unlabelled(),
     )
     return modality.reader.collect(collection, options)
 
@@ -402,25 +396,34 @@ def open_unchecked(
     modality: Modality,
     options: Mapping[str, Any],
     facts: Int64[np.ndarray, "instance fact"],
-    fingerprint: str,
+    mark: Callable[[np.ndarray | None], str],
 ) -> DataSet:
     """All instances of a source; those that turn out to be unusable are noted when they are read."""
-    source, labelled = reader.source, reader.source.labels(np.arange(len(reader.names)))
+    rows = np.arange(len(reader.names))
+    further = {"paths": reader.names, "facts": facts, "read": reader, "unusable_rows": reader}
+    collection = _collection(reader, name, rows, mark, **further, blocks=reader.source.blocks())
     reader.load_quarantine()
-    collection = Collection(
+    return modality.reader.collect(collection, options)
+
+
+def _collection(
+    reader: LazyReader,
+    name: str,
+    rows: Int64[np.ndarray, "instance"],
+    mark: Callable[[np.ndarray | None], str],
+    **further: Any,
+) -> Collection:
+    """These rows with their labels and groups; `mark(labels)` is the fingerprint."""
+    source, labelled = reader.source, reader.source.labels(rows)
+    return Collection(
         name=name,
-        fingerprint=fingerprint,
-        paths=reader.names,
-        facts=facts,
-        read=reader,
-        unusable_rows=reader,
+        fingerprint=mark(labelled[0]),
         labelled=labelled,
-        groups=source.groups(np.arange(len(reader.names))),
+        groups=source.groups(rows),
         ignored=source.ignored,
         unlabelled="" if labelled[0] is not None else source.unlabelled(),
-        blocks=source.blocks(),
+        **further,
     )
-    return modality.reader.collect(collection, options)
 
 
 def with_quarantine(data: AnySet) -> AnySet:

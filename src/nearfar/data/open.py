@@ -17,26 +17,33 @@ from nearfar.data.huggingface import (
     PREFIX,
     ArrowData,
     ArrowRows,
-    ObjectRows,
     data_of_folder,
     data_of_object,
     is_datasets_object,
+    numbered_rows,
     saved_hint,
 )
-from nearfar.data.items import Items, has_items, item_decoder, modality_of_item
 from nearfar.data.lazy import open_source
 from nearfar.data.packed import Packed, find_packed
 from nearfar.data.parquet import Columns, Parquet, columns_of
 from nearfar.data.records import write_quarantine
 from nearfar.data.remote import is_url, list_files
-from nearfar.data.source import AbstractSource, Decode, Limits
+from nearfar.data.source import (
+    AbstractSource,
+    Decode,
+    Items,
+    Limits,
+    has_items,
+    item_decoder,
+    modality_of_item,
+)
 from nearfar.data.tars import SUFFIX as TAR
-from nearfar.data.tars import Tars
+from nearfar.data.tars import Tars, shard_names
 from nearfar.errors import UserError, error_reason
 from nearfar.modalities import MODALITIES, DataSet, Modality, modality_of
-from nearfar.modalities.base import Arrays, NamedData
+from nearfar.modalities.base import Arrays
 from nearfar.modalities.dataset import ignored_files
-from nearfar.modalities.labels import Labels, class_numbers
+from nearfar.modalities.files import Labels, class_numbers
 from nearfar.system.untrusted import check_regular
 
 EXPECTED = (
@@ -122,7 +129,7 @@ def open_data(
     are the classes), a Parquet file or a folder of them in the Hugging Face image convention, an `.npz` with
     `images` and maybe `labels`, a name (`digits`, `glyphs:train`, `glyphs:test`, `cifar10:ROOT`, also
     `cifar10:ROOT:test`; `idx:FOLDER` and `idx:FOLDER:test` for files like MNIST's; to open a folder that has
-    such a name write `./digits`), tar files in webdataset's convention, `hf:FOLDER` that `Dataset.save_to_disk`
+    such a name write `./digits`), tar files in webdataset's convention (`a-{000..012}.tar`), `hf:FOLDER` that `Dataset.save_to_disk`
     wrote, or from Python a `datasets.Dataset`, an array
     (n, h, w), (n, h, w, c) or (n, c, h, w), alone, as (array, labels) or as an `.npy` file, a list of PIL images,
     a torch `Dataset` of images or (image, label), or data already opened.
@@ -188,7 +195,7 @@ def _locate(spec: Spec, labels: Any, columns: Columns) -> Located:
     if hasattr(spec, "__arrow_c_stream__"):  # a frame of pandas or polars; neither is imported
         name = type(spec).__name__
         table = tables.frame(spec, name)
-        data = ArrowData(name, table, {}, ObjectRows(len(table)), is_trusted=True)
+        data = ArrowData(name, table, {}, numbered_rows(len(table)), is_trusted=True)
         content = data.content(columns)
         if content is not None and content[0] not in content[1].reader.text_columns:
             return _locate_arrow(data, columns)
@@ -234,8 +241,10 @@ def _locate_source(
 def _locate_name(spec: str, columns: Columns = NO_COLUMNS) -> Located:
     for modality in MODALITIES.values():
         data = modality.reader.find_named(spec)
-        if data is not None:
-            return _locate_named(data, modality, columns)
+        if data is not None and data.read is not None:
+            return _locate_arrays(data.name, modality, data.read)
+        if data is not None and data.file is not None:
+            return _locate_parquet(str(data.file.parent), [_entry(data.file)], {}, data.name, columns)
     if is_url(spec):
         return _locate_url(spec, columns)
     if spec.startswith(PREFIX):
@@ -249,20 +258,13 @@ def _locate_name(spec: str, columns: Columns = NO_COLUMNS) -> Located:
             packed = find_packed(spec)
             return _locate_folder(spec, columns) if packed is None else _locate_packed(packed)
         if not path.exists():
-            raise UserError(_not_found(spec))
+            return _locate_tars(spec, _shards(spec), {})
         check_regular(path)  # a pipe would be waited for without end
     except UserError:
         raise
     except (OSError, ValueError) as error:  # a name too long, a null byte, a folder without permission
         raise UserError(f"data {printable(spec)!r} cannot be opened: {error_reason(error)}.") from error
     return _locate_file(path, spec, columns)
-
-
-def _locate_named(data: NamedData, modality: Modality, columns: Columns) -> Located:
-    if data.read is not None:
-        return _locate_arrays(data.name, modality, data.read)
-    assert data.file is not None
-    return _locate_parquet(str(data.file.parent), [_entry(data.file)], {}, data.name, columns)
 
 
 def _locate_packed(packed: Packed) -> Located:
@@ -279,7 +281,7 @@ def _locate_url(spec: str, columns: Columns) -> Located:
     packed = find_packed(spec)
     if packed is not None:
         return _locate_packed(packed)
-    files = list_files(spec, (".parquet", TAR))
+    files = [file for name in shard_names(spec) for file in list_files(name, (".parquet", TAR))]
     if not files:
         links = "; over http a folder is what its page links to" if spec.startswith("http") else ""
         raise UserError(
@@ -333,6 +335,18 @@ def _locate_tars(name: str, entries: Sequence[Entry], ignored: Mapping[str, int]
             if len(tars.names()):
                 return _locate_source(tars, name, modality)
     raise UserError(f"data {name!r}: the tar files hold no files of a known kind.")
+
+
+def _shards(spec: str) -> list[Entry]:
+    """The tar files that a name with a range stands for; stops if one is missing."""
+    shards = []
+    for name in shard_names(spec):
+        if not os.path.isfile(name):
+            raise UserError(_not_found(spec) if name == spec else f"data {spec!r}: {name!r} was not found.")
+        shards.append(_entry(Path(name)))
+    if not shards:  # the range ends before it begins
+        raise UserError(_not_found(spec))
+    return shards
 
 
 def _locate_parquet(
@@ -406,11 +420,11 @@ def _locate_format(form: ArrayFormat | RowFormat, path: Path, spec: str, columns
     if isinstance(form, RowFormat):
         source = form.source(path, spec)
         return _locate_source(source, spec, modality_of_item(source.read(0), spec), item_decoder)
-    read, modality = form.read, _modality_of_axes(form.axes)
+    modality = _modality_of_axes(form.axes)
     if path.suffix.lower() in tables.SUFFIXES and columns.label is not None:
         located = _locate_arrays(spec, modality, lambda: tables.table(path, spec, columns.label))
         return replace(located, by_columns=columns.image is None)
-    return _locate_arrays(spec, modality, lambda: read(path, spec))
+    return _locate_arrays(spec, modality, lambda: form.read(path, spec))
 
 
 def _entry(file: Path) -> Entry:

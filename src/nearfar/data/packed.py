@@ -22,15 +22,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nearfar.data.lazy import LazyReader, open_unchecked
 from nearfar.data.records import check_share
-from nearfar.data.remote import RemoteFile, is_url, open_filesystem
-from nearfar.data.retry import Unreachable
+from nearfar.data.remote import RemoteFile, Unreachable, is_url, open_filesystem
 from nearfar.data.row_groups import RowGroups
 from nearfar.data.source import AbstractSource, Decode, Limits
 from nearfar.errors import UserError, error_reason
 from nearfar.modalities import MODALITIES, DataSet, Modality
 from nearfar.modalities.dataset import Blocks, Names
-from nearfar.modalities.labels import Labels
-from nearfar.system.parquet_reading import read_table
+from nearfar.modalities.files import Labels
+from nearfar.system.arrow_reading import read_table
 from nearfar.system.untrusted import MAX_TEXT_BYTES, check_memory, parse_json
 
 MANIFEST, INDEX, QUARANTINE = "nearfar.json", "index.parquet", "quarantine.csv"
@@ -76,19 +75,6 @@ def _digest(body: Any) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-class TextColumn(Names):
-    """A column of Arrow's."""
-
-    def __init__(self, column: pa.ChunkedArray) -> None:
-        self._column = column.combine_chunks()
-
-    def name_at(self, place: int) -> str:
-        return str(self._column[place].as_py())
-
-    def __len__(self) -> int:
-        return len(self._column)
-
-
 @dataclass(frozen=True)
 class Packed:
     """A packed folder that was found: nothing but its manifest is read."""
@@ -111,8 +97,9 @@ class Packed:
         )
         check_share(self.root, "rows", len(source.rows), (), limits.max_bad_share)
         reader = LazyReader(source, decode, limits, decoded_before=True)
-        fingerprint = self.manifest.fingerprint
-        return open_unchecked(reader, self.root, self.modality, options, facts[source.rows], fingerprint)
+        facts = facts[source.rows]
+        mark = self.manifest.fingerprint
+        return open_unchecked(reader, self.root, self.modality, options, facts, lambda labels: mark)
 
     def _index(self) -> pa.Table:
         """The index without its digests, if it is the one that was written."""
@@ -143,11 +130,11 @@ class PackedSource(AbstractSource):
         usable = np.ones(len(table), dtype=bool)
         usable[np.asarray(manifest.left_out, dtype=np.int64)] = False
         self.rows = np.flatnonzero(usable)
-        self._names = table.column("path").take(pa.array(self.rows))
+        self._names = table.column("path").take(pa.array(self.rows)).combine_chunks()
         self._labels = table.column("label").to_numpy() if manifest.labelled else None
 
     def names(self) -> Sequence[str]:
-        return TextColumn(self._names)
+        return Names(len(self._names), lambda place: str(self._names[place].as_py()))
 
     def read(self, number: int) -> bytes:
         return self._groups.read(int(self.rows[number]))

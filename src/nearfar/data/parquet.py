@@ -8,26 +8,27 @@ columns of whole numbers or words tell groups, such as who speaks.
 """
 
 import hashlib
-import math
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from nearfar.data.folder import Entry, stamp_of
+from nearfar.data.folder import AbstractFiles, Entry
 from nearfar.data.remote import RemoteFile
 from nearfar.data.row_groups import RowGroups, contents, open_parquet
 from nearfar.data.source import AbstractSource, Item, Read
 from nearfar.errors import UserError, error_reason, near_names
 from nearfar.modalities.dataset import Blocks, Names, Unusable
-from nearfar.modalities.labels import Labels, class_numbers
-from nearfar.system.parquet_reading import (
+from nearfar.modalities.files import Labels, class_numbers
+from nearfar.system.arrow_reading import (
     LONGEST_LABEL,
     DecodedBytes,
     check_footer,
@@ -66,7 +67,58 @@ class Columns:
                 raise UserError(f"{key} was {column!r}{hint}; the columns of {name} are {listed}.")
 
 
-class Parquet(AbstractSource):
+class AbstractRows(AbstractSource):
+    """Rows of one or more tables: an instance in `column`, its class in `label`, groups in further columns."""
+
+    column: str
+    label: str
+    class_names: tuple[str, ...]  # of class numbers; () without any
+
+    @abstractmethod
+    def parts(self, name: str) -> list[Any]:
+        """A column of each table; None where it has none of this name."""
+
+    @abstractmethod
+    def group_columns(self) -> Iterable[str]:
+        """Further columns of whole numbers or words that all tables have."""
+
+    def labels(self, rows: np.ndarray) -> Labels:
+        source, parts = f"data {self.root!r}", self.parts(self.label)
+        present = [part for part in parts if part is not None]
+        if not present:
+            return None, ()
+        if len(present) < len(parts):
+            raise UserError(
+                f"{source}: some of the Parquet files have a `{self.label}` column and some have not."
+            )
+        for part in present:
+            if not (is_group_type(part.type) or pa.types.is_boolean(part.type)) or has_long_levels(part):
+                raise UserError(
+                    f"{source}: the column `{self.label}` is {part.type}; expected class numbers or names. "
+                    "Set label_column=."
+                )
+        values = [label_values(part, self.root, self.label) for part in present]
+        if len({part.dtype.kind == "U" for part in values}) > 1:
+            raise UserError(
+                f"{source}: `{self.label}` holds class numbers in some of the Parquet files and names in others."
+            )
+        numbers, classes = class_numbers(np.concatenate(values), source, self.class_names)
+        return None if numbers is None else numbers[rows], classes
+
+    def groups(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Numbered values of further columns, without gaps, in all tables."""
+        groups = {}
+        for name in self.group_columns():
+            numbers = group_numbers(self.parts(name), self.root, name)
+            if name not in (self.column, self.label) and numbers is not None:
+                groups[name] = numbers[rows]
+        return groups
+
+    def unlabelled(self) -> str:
+        return f"there is no `{self.label}` column, or all its values are -1"
+
+
+class Parquet(AbstractRows, AbstractFiles):
     """The rows of one or more files, in the order of their names."""
 
     def __init__(
@@ -77,14 +129,13 @@ class Parquet(AbstractSource):
         column: str,
         label: str | None = None,
     ) -> None:
-        self.root, self.ignored, self.column = root, ignored, column
-        self._entries = sorted(entries, key=lambda entry: entry.parts)
-        self._groups: RowGroups | None = None
+        super().__init__(root, entries, ignored)
+        self.column = column
         self._counts: list[int] = []
-        first = columns_of(self._entries[0].file)
+        first = columns_of(self.entries[0].file)
         self.label = label or next((name for name in LABELS if name in first), LABELS[0])
         classes: set[tuple[str, ...]] = set()
-        for entry in self._entries:
+        for entry in self.entries:
             with open_parquet(entry.file) as file:
                 _check_content(file.schema_arrow, self.column, entry.path)
                 self._counts.append(_row_count(file, entry))
@@ -93,24 +144,23 @@ class Parquet(AbstractSource):
             raise UserError(
                 f"data {root!r}: the Parquet files disagree about the class names of `{self.label}`."
             )
-        self._classes = classes.pop()
+        self.class_names = classes.pop()
 
     def names(self) -> Sequence[str]:
-        return RowNames(["/".join(entry.parts) for entry in self._entries], self._counts)
+        return row_names(["/".join(entry.parts) for entry in self.entries], self._counts)
+
+    @cached_property
+    def _row_groups(self) -> RowGroups:
+        return RowGroups([entry.file for entry in self.entries], self.column)
 
     def read(self, number: int) -> bytes:
-        return self._row_groups().read(number)
+        return self._row_groups.read(number)
 
     def blocks(self) -> Blocks | None:
-        return self._row_groups().blocks
-
-    def _row_groups(self) -> RowGroups:
-        if self._groups is None:
-            self._groups = RowGroups([entry.file for entry in self._entries], self.column)
-        return self._groups
+        return self._row_groups.blocks
 
     def in_order(self) -> Iterator[Item]:
-        for entry in self._entries:
+        for entry in self.entries:
             yield from _file_items(entry.file, self.column)
 
     def random_access(self, rows: np.ndarray) -> Read:
@@ -121,69 +171,40 @@ class Parquet(AbstractSource):
         places = {number: place for place, number in enumerate(numbers)}
         return lambda number: spill.read(places[number])
 
-    def labels(self, rows: np.ndarray) -> Labels:
-        columns = [_label_column(entry.file, self.label) for entry in self._entries]
-        missing = [column is None for column in columns]
-        if all(missing):
-            return None, ()
-        if any(missing):
-            raise UserError(
-                f"data {self.root!r}: some of the Parquet files have a `{self.label}` column and some have "
-                "not."
-            )
-        values = [label_values(column, self.root, self.label) for column in columns if column is not None]
-        if len({part.dtype.kind == "U" for part in values}) > 1:
-            raise UserError(
-                f"data {self.root!r}: `{self.label}` holds class numbers in some of the Parquet files and "
-                "names in others."
-            )
-        numbers, classes = class_numbers(np.concatenate(values), f"data {self.root!r}", self._classes)
-        return None if numbers is None else numbers[rows], classes
+    def parts(self, name: str) -> list[Any]:
+        return [_column(entry.file, name) for entry in self.entries]
 
-    def groups(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Numbered values of further columns of whole numbers or words, without gaps, in all files."""
-        groups = {}
-        for name in _group_columns([entry.file for entry in self._entries], {self.column, self.label}):
-            numbers = group_numbers([_column(entry.file, name) for entry in self._entries], self.root, name)
-            if numbers is not None:
-                groups[name] = numbers[rows]
-        return groups
-
-    def nbytes(self) -> float:
-        """Encoded bytes; infinite for remote files, which are never checked when they are opened."""
-        if any(entry.system is not None for entry in self._entries):
-            return math.inf
-        return sum(entry.nbytes for entry in self._entries)
+    def group_columns(self) -> Iterable[str]:
+        common: set[str] | None = None
+        for entry in self.entries:
+            with open_parquet(entry.file) as file:
+                names = file.schema_arrow.names
+                fields = [file.schema_arrow.field(name) for name in names if names.count(name) == 1]
+            names_here = {field.name for field in fields if is_group_type(field.type)}
+            common = names_here if common is None else common & names_here
+        return sorted((common or set()) - {self.column, self.label})
 
     def marks(self) -> bytes:
         """Over each file's name, size and footer, which holds the place and length of every page."""
         digest = hashlib.sha256()
-        for entry in self._entries:
+        for entry in self.entries:
             digest.update("/".join(entry.parts).encode() + b"\0" + _footer_bytes(entry.file))
         return digest.digest()
 
     def stamp(self) -> str | None:
-        if any(entry.system is not None for entry in self._entries):
-            return None
-        stamp = stamp_of([entry.path for entry in self._entries])
+        stamp = super().stamp()
         return stamp and f"{stamp} {self.column} {self.label}"
 
-    def unlabelled(self) -> str:
-        return f"there is no `{self.label}` column, or all its values are -1"
 
-
-class RowNames(Names):
+def row_names(files: Sequence[str], counts: Sequence[int]) -> Names:
     """`file#row` for every row of several files."""
+    ends = np.cumsum(counts, dtype=np.int64)
 
-    def __init__(self, files: Sequence[str], counts: Sequence[int]) -> None:
-        self._files, self._ends = files, np.cumsum(counts, dtype=np.int64)
+    def name_at(place: int) -> str:
+        file = int(np.searchsorted(ends, place, side="right"))
+        return f"{files[file]}#{place - (int(ends[file - 1]) if file else 0)}"
 
-    def name_at(self, place: int) -> str:
-        file = int(np.searchsorted(self._ends, place, side="right"))
-        return f"{self._files[file]}#{place - (int(self._ends[file - 1]) if file else 0)}"
-
-    def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
+    return Names(int(ends[-1]) if len(ends) else 0, name_at)
 
 
 class Spill:
@@ -294,27 +315,13 @@ def _content_or_reason(data: bytes | None, reason: str) -> Callable[[], bytes]:
     return read
 
 
-def _label_column(at: RemoteFile, name: str) -> Any:
-    return _column(at, name) if name in columns_of(at) else None
-
-
 def _column(at: RemoteFile, name: str) -> Any:
+    if name not in columns_of(at):
+        return None
     try:
         return read_table(at.arrow_source(), at.path, at.size(), [name]).column(name)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{at.path!r}: the `{name}` column cannot be read: {error_reason(error)}.") from error
-
-
-def _group_columns(files: Sequence[RemoteFile], excluded: set[str]) -> list[str]:
-    """Columns of whole numbers or words in every file, but for the content and the label."""
-    common: set[str] | None = None
-    for at in files:
-        with open_parquet(at) as file:
-            names = file.schema_arrow.names
-            fields = [file.schema_arrow.field(name) for name in names if names.count(name) == 1]
-        names_here = {field.name for field in fields if is_group_type(field.type)}
-        common = names_here if common is None else common & names_here
-    return sorted((common or set()) - excluded)
 
 
 def is_text(kind: Any) -> bool:
@@ -327,10 +334,18 @@ def is_group_type(kind: Any) -> bool:
     return is_text(kind) or pa.types.is_integer(kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
+def has_long_levels(column: Any) -> bool:
+    """Whether a dictionary has texts that are too long to name groups. They are looked at, not repeated."""
+    if not pa.types.is_dictionary(column.type) or not is_text(column.type):
+        return False
+    return any(longest_text(chunk.dictionary) > LONGEST_LABEL for chunk in column.chunks)
+
+
 def is_long_text(column: Any) -> bool:
     """Whether a column holds texts that are too long to name groups."""
-    plain_text = is_text(column.type) and not pa.types.is_dictionary(column.type)
-    return plain_text and longest_text(column) > LONGEST_LABEL
+    if pa.types.is_dictionary(column.type):
+        return has_long_levels(column)
+    return is_text(column.type) and longest_text(column) > LONGEST_LABEL
 
 
 def group_numbers(parts: Sequence[Any], root: str, name: str) -> np.ndarray | None:

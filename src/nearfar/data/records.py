@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nearfar.errors import UserError
+from nearfar.system.arrow_reading import read_table_file
 from nearfar.system.files import append_line, replace_file, write_atomic
-from nearfar.system.parquet_reading import read_table_file
 from nearfar.system.untrusted import arrow_path, read_text
 
 VERSION = b"3"

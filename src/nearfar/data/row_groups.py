@@ -11,11 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nearfar.data.records import content_digest
-from nearfar.data.remote import RemoteFile, RowGroupCache
-from nearfar.data.retry import is_not_disk_error, retry
+from nearfar.data.remote import RemoteFile, RowGroupCache, is_not_disk_error, retry
 from nearfar.errors import Stopped, UserError, error_reason
 from nearfar.modalities.dataset import Blocks, Unusable
-from nearfar.system.parquet_reading import DecodedBytes, content_batches, content_leaf
+from nearfar.system.arrow_reading import DecodedBytes, content_batches, content_leaf
 
 # of row groups that are mixed at a time: bounds memory, and is the same on every machine
 WINDOW_BYTES = 2**28

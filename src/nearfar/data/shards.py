@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from nearfar.data.packed import PackedFile
 from nearfar.data.row_groups import DIGEST
 from nearfar.errors import UserError, error_reason
-from nearfar.modalities.labels import Labels
+from nearfar.modalities.files import Labels
+from nearfar.system.arrow_reading import read_table_file
 from nearfar.system.files import replace_file
-from nearfar.system.parquet_reading import read_table_file
 from nearfar.system.untrusted import arrow_path, open_regular_file
 
 _METADATA_KEY = b"nearfar"  # key of our own metadata in a footer

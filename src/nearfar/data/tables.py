@@ -13,9 +13,8 @@ from nearfar.data.parquet import is_text, label_values
 from nearfar.errors import UserError, error_reason
 from nearfar.modalities import MODALITIES
 from nearfar.modalities.base import Arrays
-from nearfar.modalities.files import arrow_table
-from nearfar.modalities.labels import Labels, class_numbers, parse_names
-from nearfar.system.parquet_reading import text_labels
+from nearfar.modalities.files import Labels, arrow_table, class_numbers, parse_names
+from nearfar.system.arrow_reading import text_labels
 from nearfar.system.untrusted import check_data_file, column_names, npz_arrays, zip_members
 
 SUFFIXES = (".csv",)

@@ -4,8 +4,8 @@
 their headers and read in place, so that a sample can be read by number; compressed tars cannot.
 """
 
-import math
 import os
+import re
 import tarfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,17 +14,26 @@ from typing import BinaryIO
 
 import numpy as np
 
-from nearfar.data.folder import Entry, printable, reason_to_ignore, stamp_of
+from nearfar.data.folder import AbstractFiles, Entry, printable, reason_to_ignore
 from nearfar.data.remote import RemoteFile
-from nearfar.data.source import AbstractSource
 from nearfar.errors import UserError, error_reason
 from nearfar.modalities.dataset import Unusable
-from nearfar.modalities.files import MAX_BYTES
-from nearfar.modalities.labels import Labels, class_numbers
+from nearfar.modalities.files import MAX_BYTES, Labels, class_numbers
 
 SUFFIX, LABEL = ".tar", ".cls"
 _LONGEST_LABEL = 32
 MAX_HEADER_BYTES = 2**15  # of all headers of one member
+
+
+def shard_names(spec: str) -> Iterator[str]:
+    """The files of webdataset's notation for shards, `a-{000..012}.tar`; of another name the name itself."""
+    match = re.fullmatch(r"(.*)\{(\d+)\.\.(\d+)\}([^/{}]*\.tar)", spec, re.DOTALL)
+    if match is None:
+        yield spec
+        return
+    start, first, last, end = match.groups()
+    for number in range(int(first), int(last) + 1):
+        yield f"{start}{number:0{len(first)}}{end}"
 
 
 @dataclass(frozen=True)
@@ -48,20 +57,18 @@ class _Member:
         return data
 
 
-class Tars(AbstractSource):
+class Tars(AbstractFiles):
     """The samples of one or more tar files, in their order."""
 
     def __init__(
         self, root: str, entries: Sequence[Entry], ignored: Mapping[str, int], suffixes: tuple[str, ...]
     ) -> None:
-        self.root = root
         unread = Counter(ignored)
-        self.ignored: Mapping[str, int] = unread
-        self._files = [entry.file for entry in sorted(entries, key=lambda entry: entry.parts)]
+        super().__init__(root, entries, unread)
         self._members: list[_Member] = []
         self._labels: list[_Member | None] = []
-        for file in self._files:
-            self._add(file, suffixes, unread)
+        for entry in self.entries:
+            self._add(entry.file, suffixes, unread)
 
     def _add(self, file: RemoteFile, suffixes: tuple[str, ...], unread: Counter[str]) -> None:
         labels: dict[str, _Member] = {}
@@ -86,14 +93,11 @@ class Tars(AbstractSource):
     def read(self, number: int) -> bytes:
         return self._members[number].read()
 
-    def nbytes(self) -> float:
-        """Encoded bytes; infinite for remote files, which are never checked when they are opened."""
-        return sum(member.size for member in self._members) if self._is_local else math.inf
-
     def marks(self) -> bytes:
-        if self._is_local:
+        if self.is_local:
             return (self.stamp() or "").encode()
-        return "\0".join(f"{file.path} {file.size()} {file.mark()}" for file in self._files).encode()
+        files = [entry.file for entry in self.entries]
+        return "\0".join(f"{file.path} {file.size()} {file.mark()}" for file in files).encode()
 
     def labels(self, rows: np.ndarray) -> Labels:
         members = [self._labels[int(number)] for number in rows]
@@ -101,13 +105,6 @@ class Tars(AbstractSource):
             return None, ()
         numbers = [_number(member) for member in members if member is not None]
         return class_numbers(np.array(numbers, dtype=np.int64), f"data {self.root!r}")
-
-    def stamp(self) -> str | None:
-        return stamp_of([file.path for file in self._files]) if self._is_local else None
-
-    @property
-    def _is_local(self) -> bool:
-        return all(file.system is None for file in self._files)
 
     def unlabelled(self) -> str:
         without = sum(label is None for label in self._labels)

@@ -21,8 +21,8 @@ from nearfar.errors import UserError
 from nearfar.modalities.dataset import Unusable
 from nearfar.modalities.files import file_bytes
 from nearfar.modalities.image.decode import decode
+from nearfar.system.arrow_reading import read_table_file
 from nearfar.system.extras import need
-from nearfar.system.parquet_reading import read_table_file
 from nearfar.system.untrusted import (
     arrow_path,
     check_memory,

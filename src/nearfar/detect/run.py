@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
-from nearfar.config.settings import MAX_EPOCHS
+from nearfar.config.fields import MAX_EPOCHS
 from nearfar.core.optimisers import LARGEST_LR
 from nearfar.core.statistics import mean_and_spread
 from nearfar.detect.model import detector

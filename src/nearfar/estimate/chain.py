@@ -24,7 +24,7 @@ from nearfar.estimate.samples import Discrete, check_pair, check_varies, gap_not
 from nearfar.estimate.settings import MIN_SPREAD
 
 CONDITION = (
-    "a {} of best estimates, no bound: {}; its interval combines their errors row by row and what "
+    "a {} of best estimates, no bound; it is {}; its interval combines their errors row by row and what "
     "each may miss"
 )
 
@@ -46,7 +46,7 @@ class Derived(NatsResult):
 
     def __str__(self) -> str:
         return self._lines(
-            f"{self.certificate.status}: {self.certificate.condition}",
+            f"{self.certificate.status}: {self.certificate.summary}",
             f"terms {', '.join(f'{term:.4f}' for term in self.terms)}; {self.samples} samples",
             interval_name=f"{self.confidence:.0%} interval",
         )

@@ -47,8 +47,12 @@ OUTSIDE = (
 )
 DEPENDENT = "rows of {} are copies of one another, or follow their neighbours as in a time series"
 CLAIM = (
-    "the ratio was fitted to other rows, and rows of p are contrasted with independent rows of q; then the value "
-    "never exceeds KL(p || q) in expectation; the mean over folds is taken as normal"
+    "a lower bound of KL(p || q) in expectation if rows are independent draws; the ratio was fitted to other rows, "
+    "and rows of p are contrasted with independent rows of q; the mean over folds is taken as normal"
+)
+FITTED_CLAIM = (
+    "a lower limit if rows are independent draws; the ratio was fitted to other rows, and NWJ's bound "
+    "holds for every function; the means are taken as normal"
 )
 
 
@@ -198,8 +202,7 @@ def _divergence(
     effective = float(weight.sum() ** 2 / (weight**2).sum())
     enough = effective >= MIN_EFFECTIVE_SAMPLES
     condition = (
-        "the ratio was fitted to other rows (NWJ's bound holds for every function); the means are taken as "
-        "normal"
+        FITTED_CLAIM
         if enough
         else f"the mean of p / q over q rests on {effective:.1f} effective rows: nothing is claimed"
     )
@@ -251,7 +254,7 @@ def _by_bound(
     claim, name = kl_certificate(chosen, *fewest), bound_name(chosen)
     at_least, notes = best.at_least, best.warnings
     if claim.status != "proven":
-        notes = (*notes, f"{name} is {claim.status}: {claim.condition}; at_least is that of NWJ")
+        notes = (*notes, f"{name} is {claim.status}: {claim.summary}; at_least is that of NWJ")
     elif claim.ceiling is not None:
         certificate = with_row_check(claim, rows, grouped=False)
         at_least = AtLeast(max(0.0, nats - reach), best.at_least.confidence, certificate, name)

@@ -46,8 +46,8 @@ from nearfar.parts.bounds.claims import certify, not_covered
 
 CONDITION = (
     "the classifier is a probability q(y | x) of labels, so that E[log q(y | x) / p(y)] is at most I (Barber "
-    "& Agakov 2003), and its lower limit is that of a test martingale for the least favourable p(y), which "
-    "holds for any number of rows and any distribution of them (Waudby-Smith & Ramdas 2024)"
+    "& Agakov 2003); the lower limit is that of a test martingale for the least favourable p(y); it holds for "
+    "any number of rows and any distribution of them (Waudby-Smith & Ramdas 2024)"
 )
 
 

@@ -160,15 +160,15 @@ def _estimate_by_ratios(fit: CrossFit, rows: RowCheck, request: EstimateRequest)
     proven = with_row_check(claim, rows, grouped)
     value, error = infonce_value(folds)
     low = infonce_limit(folds, request.one_sided)
-    weights = [f"{name} {weight:.2f}" for name, weight in list(mean_weights(folds).items())[:SHOWN_WEIGHTS]]
+    weights = [f"{name} {weight:.0%}" for name, weight in list(mean_weights(folds).items())[:SHOWN_WEIGHTS]]
     return PartialEstimate(
         nats=best.nats,
         interval=best.interval,
         at_least=AtLeast(low, request.one_sided, with_confidence(proven), "infonce"),
         certificate=with_row_check(Certificate("not covered", BEST, proven.ceiling), rows, grouped),
         bound="infonce",
-        critic=f"mixture of {', '.join(weights)}",
-        reason=f"at_least; its value {value:.4f} ± {error:.4f}",
+        critic=f"mixture of density ratios: {'; '.join(weights)}",
+        reason=f"for at_least; its value is {value:.4f} ± {error:.4f}",
         folds=tuple(float(fold.bound.mean()) for fold in folds),
         warnings=tuple(_limit_warnings(best, value, proven.ceiling, units)),
         p_value=independence_p_value(folds) if best.fitted else 1.0,

@@ -35,10 +35,12 @@ from nearfar.estimate.settings import (
     MAX_TRIAL_ROWS,
     PREDICTED_CHUNK,
 )
+from nearfar.parts.bounds.claims import CLAIM
 
 NAME = "barber-agakov"
 CONDITION = (
-    "log q({side} | the other) of a normalised q that was fitted to other rows, and H counted on unseen "
+    CLAIM
+    + "; log q({side} | the other) of a normalised q that was fitted to other rows, and H counted on unseen "
     "ones{bins}: "
     "the estimate never exceeds I in expectation"
 )

@@ -172,7 +172,7 @@ def _read_csv(file: Path, selection: list[str]) -> Contents:
 
 def _read_parquet(file: Path, selection: list[str]) -> Contents:
     names = need("pyarrow.parquet").read_schema(arrow_path(file)).names
-    from nearfar.system.parquet_reading import read_table_file  # after `need`, which says what to install
+    from nearfar.system.arrow_reading import read_table_file  # after `need`, which says what to install
 
     for name in selection:
         _check_name(file, name, names)

@@ -43,7 +43,7 @@ class AtLeast(float):
         limit = "no ceiling" if ceiling is None else f"ceiling {ceiling:.3f}"
         return (
             f"at least {self.nats:.4f} nats with {self.confidence:.0%} confidence ({self.bound}, {limit}); "
-            f"{self.certificate.status}: {self.certificate.condition}"
+            f"{self.certificate.status}: {self.certificate.summary}"
         )
 
 
@@ -152,15 +152,13 @@ class Estimate(NatsResult):
             interval_name = f"the bound's {interval_name}"
             remark = " (sampling error: the information can be higher)"
             ceiling = "no ceiling" if self.ceiling is None else f"ceiling {self.ceiling:.3f}"
-            certificate = [
-                f"{self.bound}, {ceiling}; {self.certificate.status}: {self.certificate.condition}"
-            ]
+            certificate = [f"{self.bound}, {ceiling}; {self.certificate.status}: {self.certificate.summary}"]
         baselines = ", ".join(f"{name} {value:.4f}" for name, value in self.baselines.items())
         return self._lines(
             *certificate,
             str(self.at_least),
-            f"bound {self.bound} ({self.reason}); critic {self.critic}; {self.samples} samples, "
-            f"{self.scaling}; {self.seconds:.1f} s",
+            f"bound {self.bound} ({self.reason}); {self.samples} samples, {self.scaling}; {self.seconds:.1f} s",
+            f"critic {self.critic}",
             *([f"baselines: {baselines}"] if baselines else []),
             interval_name=interval_name,
             remark=remark,

@@ -5,9 +5,9 @@ the other gives a figure that looks like a bad encoder. So
 
 - if both sets have names (class folders, strings, a ClassLabel feature, `classes` in an .npz), classes are
   matched by name, and every class of the test set must have its namesake;
-- without names, the numbers are taken to be the same if the two sets are splits of one set by the Hugging
-  Face convention for file names (`fsdd_train.parquet` beside `fsdd_test.parquet`, `set/train/` beside
-  `set/test/`) and the same numbers occur in both;
+- without names, the numbers are taken to be the same if the two sets are splits of one set and the same numbers
+  occur in both; splits are known by the Hugging Face convention for file names (`fsdd_train.parquet` beside
+  `fsdd_test.parquet`, `set/train/` beside `set/test/`);
 - otherwise the user must state it (`--same-labels`); the numbers of the test set must then occur in the
   other. Equal ranges alone are no evidence: many sets have ten classes numbered 0 to 9."""
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nearfar.config.settings import MAX_EPOCHS
+from nearfar.config.fields import MAX_EPOCHS
 from nearfar.core.optimisers import LARGEST_LR
 from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.errors import UserError, check_number, check_whole

@@ -24,8 +24,8 @@ from nearfar.core.buffers import frozen
 from nearfar.core.randomness import order
 from nearfar.core.results import Figure, Measurement
 from nearfar.core.types import Batch
-from nearfar.data.holdout import HELD_OUT_DRAW
 from nearfar.data.stream import batch_of
+from nearfar.data.training import HELD_OUT_DRAW
 from nearfar.evaluate.held_out import HeldOutNats, held_out_estimate
 from nearfar.evaluate.options import Options
 from nearfar.evaluate.sets import Subject

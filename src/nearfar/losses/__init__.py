@@ -25,7 +25,7 @@ from nearfar.losses.pairs import (
     SigLipLoss,
     negative_mises_fisher_weights,
 )
-from nearfar.losses.ranking import MultipleNegativesRankingLoss
+from nearfar.losses.ranking import CachedMultipleNegativesRankingLoss, MultipleNegativesRankingLoss
 from nearfar.losses.regularised import (
     BarlowTwinsLoss,
     LeJEPALoss,
@@ -36,6 +36,7 @@ from nearfar.losses.regularised import (
 
 __all__ = [
     "BarlowTwinsLoss",
+    "CachedMultipleNegativesRankingLoss",
     "ClipLoss",
     "DCLLoss",
     "DCLWLoss",

@@ -1,6 +1,6 @@
 """The ranking loss of sentence-transformers: queries, their documents, and hard negatives."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,8 +46,9 @@ class MultipleNegativesRankingLoss(nn.Module):
     by inner product (then a scale of 1 is usual). `hardness_mode` adds `hardness_strength` times the
     similarity, without gradient, to the scores of those negatives (Lan et al. 2025, Eq. 5).
 
-    `mini_batch_size` encodes that many sentences at a time and encodes them again in the backward pass, as
-    `CachedMultipleNegativesRankingLoss`: memory is that of one mini-batch, the gradient that of the batch.
+    `mini_batch_size` encodes that many sentences at a time and encodes them again in the backward pass: memory
+    is that of one mini-batch, the gradient that of the batch. `mini_batch_num_tokens` limits the tokens of a
+    mini-batch instead, counted in `attention_mask`, and cuts off columns of padding alone.
     """
 
     def __init__(
@@ -62,13 +63,15 @@ class MultipleNegativesRankingLoss(nn.Module):
         hardness_strength: float = 0.0,
         *,
         mini_batch_size: int | None = None,
+        mini_batch_num_tokens: int | None = None,
         normalize: bool = True,
         gather_distributed: bool = False,
     ) -> None:
         super().__init__()
         if model is not None and not isinstance(model, nn.Module):
             raise UserError(f"model was {model!r}; expected a module or None, and scale by name: scale=20.0")
-        self.model, self.mini_batch_size = model, mini_batch_size
+        self.model = model
+        self.mini_batch_size, self.mini_batch_num_tokens = mini_batch_size, mini_batch_num_tokens
         self.scale, self.normalize = positive_number("scale", scale), normalize
         self.similarity_fct = similarity_fct
         self.directions, self.partition_mode = tuple(directions), partition_mode
@@ -96,18 +99,21 @@ class MultipleNegativesRankingLoss(nn.Module):
                 f"hardness_mode was {self.hardness_mode!r}; expected {', '.join(HARDNESS_MODES)} or None"
             )
         check_number("hardness_strength", self.hardness_strength, 0)
-        if self.mini_batch_size is not None and (self.model is None or self.mini_batch_size < 1):
-            raise UserError(
-                f"mini_batch_size was {self.mini_batch_size}; it needs a model to encode with, and at least 1"
-            )
+        for name in ("mini_batch_size", "mini_batch_num_tokens"):
+            limit = getattr(self, name)
+            if limit is not None and (self.model is None or limit < 1):
+                raise UserError(f"{name} was {limit}; it needs a model to encode with, and at least 1")
 
-    def forward(self, *inputs: Any) -> Float[Tensor, ""]:
+    def forward(self, sentence_features: Any, labels: Any = None, *negatives: Tensor) -> Float[Tensor, ""]:
+        """Without a model the arguments are columns of embeddings: queries, documents and hard negatives."""
         if self.model is None:
-            return self.compute_loss_from_embeddings(inputs)
-        return self.compute_loss_from_embeddings([self._encode(self.model, one) for one in inputs[0]])
+            columns = () if labels is None else (labels, *negatives)
+            return self.compute_loss_from_embeddings((sentence_features, *columns))
+        return self.compute_loss_from_embeddings([self._encode(self.model, one) for one in sentence_features])
 
     def _encode(self, model: nn.Module, features: SentenceFeatures) -> EmbeddingRows:
-        if self.mini_batch_size is None or not torch.is_grad_enabled():
+        has_limit = self.mini_batch_size is not None or self.mini_batch_num_tokens is not None
+        if not has_limit or not torch.is_grad_enabled():
             return model(features)["sentence_embedding"]
         counts = {len(value) for value in features.values() if isinstance(value, Tensor) and value.ndim}
         if len(counts) != 1:
@@ -115,15 +121,51 @@ class MultipleNegativesRankingLoss(nn.Module):
                 f"mini_batch_size was {self.mini_batch_size}; the model's features are not one row for each "
                 "sentence, expected None"
             )
-        parts = []
-        for start in range(0, max(counts), self.mini_batch_size):
-            part = slice(start, start + self.mini_batch_size)
-            chunk = {
-                key: value[part] if isinstance(value, Tensor) and value.ndim else value
-                for key, value in features.items()
-            }
-            parts.append(checkpoint(lambda one: model(one)["sentence_embedding"], chunk, use_reentrant=False))
-        return torch.cat(parts)
+        embeddings = []
+        for rows in self._mini_batches(features, max(counts)):
+            part = self._part(features, rows)
+            embeddings.append(
+                checkpoint(lambda one: model(one)["sentence_embedding"], part, use_reentrant=False)
+            )
+        return torch.cat(embeddings)
+
+    def _mini_batches(self, features: SentenceFeatures, count: int) -> Iterator[slice]:
+        """The sentences of each mini-batch: as many as fit, at least one."""
+        if self.mini_batch_num_tokens is None:
+            size = self.mini_batch_size or count
+            yield from (slice(start, start + size) for start in range(0, count, size))
+            return
+        mask = features.get("attention_mask")
+        if not isinstance(mask, Tensor) or mask.ndim != 2:
+            raise UserError(
+                f"mini_batch_num_tokens was {self.mini_batch_num_tokens}; the model's features have no "
+                "attention_mask of shape (sentence, token) to count, expected None"
+            )
+        start = total = 0
+        for place, tokens in enumerate(mask.sum(dim=1).tolist()):
+            if place > start and total + tokens > self.mini_batch_num_tokens:
+                yield slice(start, place)
+                start, total = place, 0
+            total += tokens
+        yield slice(start, count)
+
+    def _part(self, features: SentenceFeatures, rows: slice) -> SentenceFeatures:
+        """The features of these sentences; with a limit of tokens, without the last columns if all are padding."""
+        part = {
+            key: value[rows] if isinstance(value, Tensor) and value.ndim else value
+            for key, value in features.items()
+        }
+        if self.mini_batch_num_tokens is None:
+            return part
+        mask = part["attention_mask"]
+        used = mask.any(dim=0).nonzero()
+        width = int(used.max()) + 1 if len(used) else 1
+        return {
+            key: value[:, :width]
+            if isinstance(value, Tensor) and value.shape[1:2] == mask.shape[1:]
+            else value
+            for key, value in part.items()
+        }
 
     def compute_loss_from_embeddings(
         self, embeddings: Iterable[Tensor], labels: Tensor | None = None
@@ -210,6 +252,39 @@ class MultipleNegativesRankingLoss(nn.Module):
         if self.similarity_fct is None:
             return anchors @ keys.T
         return self.similarity_fct(keys, anchors).T if transposed else self.similarity_fct(anchors, keys)
+
+
+class CachedMultipleNegativesRankingLoss(MultipleNegativesRankingLoss):
+    """`MultipleNegativesRankingLoss` in mini-batches, with the arguments of
+    `sentence_transformers.losses.CachedMultipleNegativesRankingLoss` in their order. `show_progress_bar`
+    changes nothing."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        scale: float = 20.0,
+        similarity_fct: Similarity | None = None,
+        mini_batch_size: int = 32,
+        mini_batch_num_tokens: int | None = None,
+        gather_across_devices: bool = False,
+        directions: Sequence[str] = ("query_to_doc",),
+        partition_mode: str = "joint",
+        show_progress_bar: bool = False,
+        hardness_mode: str | None = None,
+        hardness_strength: float = 0.0,
+    ) -> None:
+        super().__init__(
+            model,
+            scale,
+            similarity_fct,
+            gather_across_devices,
+            directions,
+            partition_mode,
+            hardness_mode,
+            hardness_strength,
+            mini_batch_size=mini_batch_size,
+            mini_batch_num_tokens=mini_batch_num_tokens,
+        )
 
 
 def _hardened(mode: str, is_own: Tensor, is_hard_negative: Tensor) -> Tensor:

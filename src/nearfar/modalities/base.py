@@ -34,7 +34,7 @@ from nearfar.core.method import Method
 from nearfar.core.results import Measurement
 from nearfar.errors import UserError
 from nearfar.modalities.dataset import Blocks, DataSet, Instances, Unusable, UnusableRows
-from nearfar.modalities.labels import Labels
+from nearfar.modalities.files import Labels
 from nearfar.parts.encoders import InputSpec
 from nearfar.system.untrusted import is_number
 

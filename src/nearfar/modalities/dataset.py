@@ -5,13 +5,13 @@ Other packages need only `Instances`; `DataSet` is the implementation, and a mod
 """
 
 import hashlib
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, Self, overload
 
 import numpy as np
-from jaxtyping import Int, Int64
+from jaxtyping import Bool, Float32, Int, Int64
 
 from nearfar.core.randomness import first_of_windowed_order, order, windowed_order
 from nearfar.core.splits import apportioned, at_least_one, held_out
@@ -42,10 +42,18 @@ class Blocks:
 
 
 class Names(Sequence[str]):
-    """Names made on request: a set may be too large for strings. Subclasses: `name_at`, `__len__`."""
+    """`count` names made on request by `name_at(place)`: a set may be too large for strings."""
 
-    @abstractmethod
-    def name_at(self, place: int) -> str: ...
+    def __init__(
+        self,
+        count: int,
+        name_at: Callable[[int], str],
+        places: Int64[np.ndarray, "instance"] | None = None,
+    ) -> None:
+        self._count, self._name_at, self._places = count, name_at, places
+
+    def __len__(self) -> int:
+        return self._count if self._places is None else len(self._places)
 
     @overload
     def __getitem__(self, place: int) -> str: ...
@@ -53,26 +61,15 @@ class Names(Sequence[str]):
     def __getitem__(self, place: slice) -> Sequence[str]: ...
     def __getitem__(self, place: int | slice) -> str | Sequence[str]:
         if isinstance(place, slice):
-            return [self.name_at(row) for row in range(*place.indices(len(self)))]
+            return [self[row] for row in range(*place.indices(len(self)))]
         if not -len(self) <= place < len(self):
             raise IndexError(place)
-        return self.name_at(place % len(self))
+        place %= len(self)
+        return self._name_at(place if self._places is None else int(self._places[place]))
 
-
-class Picked(Names):
-    """Some of the names of a set."""
-
-    def __init__(self, names: Sequence[str], places: Int64[np.ndarray, "instance"]) -> None:
-        self._names, self._places = names, places
-
-    def name_at(self, place: int) -> str:
-        return self._names[int(self._places[place])]
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def pick(self, places: Int64[np.ndarray, "instance"]) -> "Picked":
-        return Picked(self._names, self._places[places])
+    def pick(self, places: Int64[np.ndarray, "instance"]) -> "Names":
+        """The names at these places."""
+        return Names(self._count, self._name_at, places if self._places is None else self._places[places])
 
 
 class Instances(Protocol):
@@ -107,6 +104,24 @@ class Store(Protocol):
     """The content: in one array, in a list, or read at each request."""
 
     def take(self, rows: Int[np.ndarray, "instance"]) -> Any: ...
+
+
+@dataclass(frozen=True)
+class RowStore:
+    """Content that is read one by one: `join` makes what `load` returns of what `read(row)` returned."""
+
+    read: Callable[[int], Any]
+    join: Callable[[list[Any]], Any] = list
+
+    def take(self, rows: Int[np.ndarray, "instance"]) -> Any:
+        return self.join([self.read(int(row)) for row in rows])
+
+
+def unlike_most(kinds: Sequence[Any], reason: Callable[[Any, Any], str]) -> dict[int, str]:
+    """By place, `reason(kind, usual)` of those that are not of the most common kind, ties to the lowest."""
+    counts = Counter(kinds)
+    usual = min(counts, key=lambda kind: (-counts[kind], kind), default=None)
+    return {place: reason(kind, usual) for place, kind in enumerate(kinds) if kind != usual}
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -241,7 +256,7 @@ class DataSet:
 def picked(names: Sequence[str], places: Int64[np.ndarray, "instance"]) -> Sequence[str]:
     if isinstance(names, tuple):
         return tuple(names[place] for place in places)
-    return names.pick(places) if isinstance(names, Picked) else Picked(names, places)
+    return (names if isinstance(names, Names) else Names(len(names), names.__getitem__)).pick(places)
 
 
 def grouped(data: DataSet, by: str) -> Int64[np.ndarray, "instance"]:
@@ -273,3 +288,31 @@ def ignored_files(counts: Mapping[str, int]) -> str:
         ]
     listed = ", ".join(f"{reason} ({count:,})" if len(reasons) > 1 else reason for reason, count in reasons)
     return f"{total:,} {'file' if total == 1 else 'files'} ignored: {listed}" if total else ""
+
+
+# ------------------------------------------------------------------------------------------- sequences
+
+
+PADDING = -1  # beyond the end of a block of symbols; beyond the end of a recording there is silence, 0
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Sequences in one array, padded at their ends to the longest; `length` is the true length of each."""
+
+    data: Float32[np.ndarray, "item time"] | Int64[np.ndarray, "item time"]
+    length: Int64[np.ndarray, "item"]
+
+    def present(self) -> Bool[np.ndarray, "item time"]:
+        """False in the padding."""
+        return np.arange(self.data.shape[1]) < self.length[:, None]
+
+
+def padded(items: Sequence[np.ndarray]) -> Sequences:
+    """The sequences in one array: silence after sounds, `PADDING` after symbols."""
+    length = np.array([len(item) for item in items], dtype=np.int64)
+    dtype = items[0].dtype if items else np.dtype(np.float32)
+    data = np.full((len(items), int(length.max(initial=0))), 0 if dtype.kind == "f" else PADDING, dtype=dtype)
+    for row, item in zip(data, items, strict=True):
+        row[: len(item)] = item
+    return Sequences(data, length)

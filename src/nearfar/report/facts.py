@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from nearfar.core.results import Answers
+from nearfar.core.results import Answers, SetFacts
 from nearfar.core.types import Certificate
 from nearfar.errors import UserError
 
@@ -88,11 +88,8 @@ class Tested:
     """What a score was fitted on, tested on and how. Scores of one `kind` can be compared, others cannot."""
 
     kind: str
-    name: str
-    samples: int
-    unit: str
-    fitted_on: str
-    fitted_samples: int
+    test: SetFacts
+    train: SetFacts
     settings: tuple[Fact, ...] = ()
     names: tuple[tuple[int, str], ...] = ()  # of classes by number, where they have names
 

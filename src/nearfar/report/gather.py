@@ -5,12 +5,14 @@ gallery, strip) may be absent, with a reason; the page is written all the same.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any, cast
+
+import numpy as np
 
 from nearfar.core.results import Measurement, Result, display_name
 from nearfar.core.schedules import Learnt, Schedule
@@ -18,13 +20,79 @@ from nearfar.core.tables import duration
 from nearfar.core.types import Certificate, Status
 from nearfar.errors import UserError, counted
 from nearfar.modalities.dataset import ignored_files
-from nearfar.report.curves import curves_of, edges_of, of_kind
-from nearfar.report.facts import Absent, Detail, Event, Fact, HeldOut, RunFacts, Score, Tested
+from nearfar.report.facts import Absent, Curve, Detail, Event, Fact, HeldOut, RunFacts, Score, Tested
 from nearfar.report.sections import sections_of
 from nearfar.report.visuals import visuals_of
 from nearfar.run.folder import DataNotes, RunFolder
 from nearfar.run.trained import Run
 from nearfar.system.untrusted import is_number, read_json
+
+POINTS = 500
+
+TRAINED = ("loss", "nats", "ceiling", "lr", "grad_norm", "images_per_s", "deviation", "rank", "mean_cosine")
+PROBED = ("knn_top1", "linear_top1", "rankme", "lidar", "alpha_req", "uniformity", "alignment")
+HELD_OUT = ("nats", "ceiling")
+EDGES = ("lower", "upper")  # of a selection by rank: the outer and the inner edge
+
+
+def curves_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
+    """Every logged number with a finite value, by its name in metrics.jsonl; schedules have dots."""
+    curves = {}
+    schedule_names = dict.fromkeys(
+        name for row in rows if row.get("kind") == "train" for name in row if "." in name
+    )
+    for kind, names in (("train", (*TRAINED, *schedule_names)), ("probe", PROBED), ("held-out", HELD_OUT)):
+        rows_of_kind = of_kind(rows, kind)
+        for name in names:
+            curve = curve_of((row["epoch"], row.get(name)) for row in rows_of_kind)
+            if curve is not None:
+                curves[f"held-out {name}" if kind == "held-out" else name] = curve
+    if "nats" not in curves:  # a ceiling without an estimate below it says nothing
+        curves.pop("ceiling", None)
+    return curves
+
+
+def edges_of(rows: Sequence[Mapping[str, Any]], selection: Mapping[str, Any]) -> dict[str, Curve]:
+    """The edges of a selection over training, as shares of an anchor's candidates."""
+    trained = of_kind(rows, "train")
+    curves = {}
+    for name in EDGES:
+        fixed = selection.get(name)
+        if isinstance(fixed, (int, float)):
+            curve = curve_of((row["epoch"], float(fixed)) for row in trained)
+        else:
+            curve = curve_of((row["epoch"], row.get(f"selection.{name}")) for row in trained)
+        if curve is not None:
+            curves[name] = curve
+    return curves
+
+
+def of_kind(rows: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
+    """The rows of a kind that say where in the run they are, in that order."""
+    placed = (row for row in rows if row.get("kind") == kind and is_number(row.get("epoch")))
+    return sorted((row for row in placed if math.isfinite(row["epoch"])), key=lambda row: row["epoch"])
+
+
+def curve_of(pairs: Iterable[tuple[float, float | None]]) -> Curve | None:
+    """A curve of (epoch, value); a null value was never measured, a NaN or infinite one was and is a gap."""
+    measured = [(epoch, value) for epoch, value in pairs if is_number(value)]
+    table = np.array(measured, dtype=np.float64).reshape(-1, 2)
+    epoch, value = table[:, 0], np.where(np.isfinite(table[:, 1]), table[:, 1], np.nan)
+    finite = value[~np.isnan(value)]
+    if not len(finite):
+        return None
+    parts = np.array_split(np.arange(len(value)), min(POINTS, len(value)))
+    points = [_point(epoch[part], value[part]) for part in parts]
+    at, mean, low, high = (tuple(column) for column in zip(*points, strict=True))
+    broken = len(value) - len(finite)
+    return Curve(at, mean, low, high, first=float(finite[0]), last=float(finite[-1]), broken=broken)
+
+
+def _point(epoch: np.ndarray, value: np.ndarray) -> tuple[float, float, float, float]:
+    finite = value[~np.isnan(value)]
+    if not len(finite):
+        return float(epoch.mean()), math.nan, math.nan, math.nan
+    return float(epoch.mean()), float(finite.mean()), float(finite.min()), float(finite.max())
 
 
 def gather(run: Run, detail: Detail) -> RunFacts:
@@ -217,7 +285,7 @@ def _score(protocol: str, features: str, measurement: Measurement, test_set: Tes
     top5 = measurement.figures["top5"] if "top5" in measurement.titles() else None
     if measurement.test is not None:  # another test set than that of the other protocols
         kind = f"{test_set.kind} {measurement.test.fingerprint}"
-        test_set = replace(test_set, kind=kind, name=measurement.test.name, samples=measurement.test.samples)
+        test_set = replace(test_set, kind=kind, test=measurement.test)
     return Score(
         protocol,
         features,
@@ -230,16 +298,9 @@ def _score(protocol: str, features: str, measurement: Measurement, test_set: Tes
 
 
 def _tested(result: Result) -> Tested:
-    return Tested(
-        result.kind,
-        result.test.name,
-        result.test.samples,
-        result.test.unit,
-        result.train.name,
-        result.train.samples,
-        tuple(Fact(str(name), as_text(value)) for name, value in result.settings.items()),
-        tuple(_class_names(result.notes.get("labels"))),
-    )
+    settings = tuple(Fact(str(name), as_text(value)) for name, value in result.settings.items())
+    names = tuple(_class_names(result.notes.get("labels")))
+    return Tested(result.kind, result.test, result.train, settings, names)
 
 
 def _class_names(labels: Any) -> Iterator[tuple[int, str]]:

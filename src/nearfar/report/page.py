@@ -18,7 +18,6 @@ from markupsafe import Markup
 from nearfar.modalities import MODALITIES
 from nearfar.report.charts import SERIES
 from nearfar.report.compare import same_points, same_queries, tables_of
-from nearfar.report.explore import explorer_data
 from nearfar.report.facts import Absent, Fact, Gallery, Map, RunFacts, Score, Section, Tested
 from nearfar.report.plots import (
     between,
@@ -35,6 +34,7 @@ from nearfar.report.plots import (
     titles_of,
     view_charts,
 )
+from nearfar.report.visuals import explorer_data
 
 _FOLDER = Path(__file__).parent
 SCRIPTS = ("page.js", "field.js", "explorer.js", "gestures.js")

@@ -1,4 +1,4 @@
-"""Instances as pictures inside the page, with their captions and classes."""
+"""Instances as pictures inside the page, with their captions and classes, and the choice of query images."""
 
 import base64
 import io
@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 import numpy as np
+from jaxtyping import Int
 from PIL import Image, ImageOps
 
+from nearfar.core.randomness import order
 from nearfar.modalities import DataSet
 from nearfar.report.facts import Atlas
 from nearfar.run.trained import Run
@@ -116,3 +118,17 @@ class Sample:
         if self.labels is None or not (self.labels >= 0).any():
             return ()
         return tuple(self.class_of(label) for label in range(int(self.labels.max()) + 1))
+
+
+def queries_of(labels: Int[np.ndarray, "image"] | None, size: int, count: int) -> Int[np.ndarray, "query"]:
+    """Query images, drawn by a fixed seed: one of each class in turn."""
+    shuffled = order(1, 0, size)
+    if labels is None:
+        return shuffled[:count]
+    turn = np.zeros(size, dtype=np.int64)  # how many of its class were drawn before it
+    counts: dict[int, int] = {}
+    for place, label in enumerate(labels[shuffled].tolist()):
+        turn[place] = counts.get(label, 0)
+        counts[label] = turn[place] + 1
+    queries = shuffled[np.argsort(turn, kind="stable")][:count]
+    return queries[np.argsort(labels[queries], kind="stable")]

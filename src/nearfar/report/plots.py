@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from nearfar.report.charts import Axis, Line, chart, histogram, shares
-from nearfar.report.curves import EDGES
 from nearfar.report.facts import Curve, RunFacts, Selected, Strip
+from nearfar.report.gather import EDGES
 
 ANY, ZERO, PERCENT, UNIT = Axis(), Axis(zero=True), Axis(percent=True), Axis(zero=True, top=1.0)
 

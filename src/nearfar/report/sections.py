@@ -7,13 +7,72 @@ and the page is written all the same.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from nearfar.core.results import Measurement, Result, display_name
 from nearfar.detect.table import TITLES as DETECTION_TITLES
 from nearfar.detect.table import caption, rows_of
-from nearfar.report.curation import curation
-from nearfar.report.facts import UNAVAILABLE, Section, as_sentence
+from nearfar.errors import counted
+from nearfar.report.facts import UNAVAILABLE, Picture, PictureRow, Section, as_sentence
+from nearfar.report.pictures import Sample, data_uri, fitted
+from nearfar.run.features import encoder_digest
 from nearfar.run.trained import Run
+from nearfar.search.curate import FACTS, TITLES
 from nearfar.system.untrusted import is_number, read_json
+
+MAX_SHOWN = 12  # pictures of a row
+SIDE = 128  # pixels
+
+
+def curation(run: Run) -> Section | None:
+    """The clearest duplicates, outliers and doubtful labels of RUN/curation.json, with pictures."""
+    stored = read_json(run.path / FACTS)
+    if stored is None:
+        return None
+    try:
+        sentence = f"{stored['data']}: {counted(int(stored['instances']), 'instances')}. " + ", ".join(
+            counted(int(stored[name]["count"]), title) for name, title in TITLES.items() if name in stored
+        )
+        rows = {name: _cases(stored[name]["first"]) for name in TITLES if name in stored}
+        encoder = stored["encoder"]
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return Section("Curation", (f"RUN/{FACTS} cannot be read; nearfar curate writes a new one.",))
+    title = "Curation"
+    try:
+        if encoder != encoder_digest(run.encoder()):
+            problem = f"RUN/{FACTS} was made before the encoder changed; nearfar curate writes a new one."
+            return Section(title, (problem,))
+        return Section(title, (f"{sentence}.",), picture_rows=_picture_rows(run, stored, rows))
+    except UNAVAILABLE as problem:
+        return Section(title, (f"{sentence}.", f"The pictures are missing: {as_sentence(problem)}"))
+
+
+def _cases(first: Any) -> list[tuple[int, str]]:
+    """(row, what is remarkable) of the stored cases."""
+    return [(int(row), str(remark)) for row, remark in first][:MAX_SHOWN]
+
+
+def _picture_rows(
+    run: Run, stored: Mapping[str, Any], rows: Mapping[str, list[tuple[int, str]]]
+) -> tuple[PictureRow, ...]:
+    if not run.may_open(str(stored["data"])):
+        raise ValueError("the data are at a URL that was not confirmed")
+    images = run.open_data(None if stored["data"] == run.settings.data else str(stored["data"]))
+    if images.fingerprint != stored["fingerprint"]:
+        raise ValueError("the data have changed since; run nearfar curate again")
+    if not all(0 <= row < len(images) for cases in rows.values() for row, _ in cases):
+        raise ValueError(f"RUN/{FACTS} names rows that the data do not have")
+    picture_rows = []
+    for name, cases in rows.items():
+        if cases:
+            sample = Sample(run, images, np.array([row for row, _ in cases]))
+            pictures = tuple(
+                Picture(data_uri(fitted(picture, SIDE)), f"{remark} · {sample.caption(place)}")
+                for place, (picture, (_, remark)) in enumerate(zip(sample.pictures(), cases, strict=True))
+            )
+            picture_rows.append(PictureRow(TITLES[name].capitalize(), pictures))
+    return tuple(picture_rows)
+
 
 FIGURE_TITLES = {
     "nmi": "NMI of k-means with the classes",
@@ -87,7 +146,8 @@ def class_confusions(run: Run) -> Section | None:
 
 def _classes_section(protocol: str, measurement: Measurement, test: str) -> Section:
     pairs = sorted(_confused(measurement.details["confusion"]), key=lambda pair: -pair[2])[:MAX_LISTED]
-    worst = sorted(_shares(measurement.details.get("per_class")), key=lambda pair: pair[1])[:MAX_LISTED]
+    shares = measurement.details.get("per_class") or {}
+    worst = sorted(shares.items(), key=lambda pair: pair[1])[:MAX_LISTED]
     listed = ", ".join(f"{label} {100 * share:.0f} %" for label, share in worst)
     sentences = (
         f"Protocol {protocol}, tested on {test}.",
@@ -102,25 +162,10 @@ def _classes_section(protocol: str, measurement: Measurement, test: str) -> Sect
 
 
 def _confused(confusion: Mapping[str, Any]) -> Iterator[tuple[str, str, int, float]]:
-    classes, counts = confusion.get("classes"), confusion.get("counts")
-    if not isinstance(classes, list) or not isinstance(counts, list) or len(classes) != len(counts):
-        return
-    for truth, row in zip(classes, counts, strict=True):
-        if (
-            not isinstance(row, list)
-            or len(row) != len(classes)
-            or not all(is_number(count) for count in row)
-        ):
-            return
-        for mistaken_for, count in zip(classes, row, strict=True):
+    for truth, row in zip(confusion["classes"], confusion["counts"], strict=True):
+        for mistaken_for, count in zip(confusion["classes"], row, strict=True):
             if mistaken_for != truth and count:
                 yield str(truth), str(mistaken_for), int(count), count / sum(row)
-
-
-def _shares(per_class: Any) -> Iterator[tuple[str, float]]:
-    for label, share in per_class.items() if isinstance(per_class, Mapping) else ():
-        if is_number(share):
-            yield str(label), float(share)
 
 
 def _detection(run: Run) -> Section | None:
@@ -149,7 +194,7 @@ def sections_of(run: Run) -> Iterator[Section]:
     for name, section in SECTIONS.items():
         try:
             content = section(run)
-        except UNAVAILABLE as problem:
+        except (*UNAVAILABLE, LookupError, TypeError, AttributeError, ArithmeticError) as problem:
             content = Section(name, (f"This section could not be made: {as_sentence(problem)}",))
         if content is not None:
             yield content

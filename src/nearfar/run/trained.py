@@ -31,10 +31,9 @@ from nearfar.core.notebook import curve_figure, table_html
 from nearfar.core.results import Result
 from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.data import Columns, Limits, Located, locate
-from nearfar.data.all_ranks import open_on_all_ranks
-from nearfar.data.holdout import draw_labelled, split_holdout
 from nearfar.data.lazy import check_all
 from nearfar.data.remote import is_url
+from nearfar.data.training import draw_labelled, open_on_all_ranks, split_holdout
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Description, Modality
 from nearfar.modalities.base import MakeViews, PlainView

@@ -30,7 +30,7 @@ from scipy.sparse.csgraph import connected_components
 
 from nearfar.errors import UserError, counted
 from nearfar.modalities import DataSet
-from nearfar.run.features import content_hashes
+from nearfar.run.features import content_hashes, encoder_digest
 from nearfar.run.trained import Run
 from nearfar.search.index import embedded, label_names
 from nearfar.search.neighbours import nearest_others
@@ -54,6 +54,7 @@ class Curation:
 
     data: str
     fingerprint: str
+    encoder: str  # digest of the encoder whose features were compared
     instances: int
     duplicates: pa.Table  # group_id, row, path, class, cosine_distance (to the nearest copy), exact
     outliers: pa.Table  # row, path, class, cosine_distance (mean, to the neighbours), score
@@ -80,6 +81,7 @@ def curate(run: Run | str | Path, data: Any, out: str | Path | None = None) -> C
     curation = Curation(
         images.name,
         images.fingerprint,
+        encoder_digest(run.encoder()),
         len(images),
         _duplicate_table(images, distance, neighbour, hashes.numpy()),
         _outlier_table(images, distance),
@@ -102,6 +104,7 @@ def _facts(curation: Curation) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "data": curation.data,
         "fingerprint": curation.fingerprint,
+        "encoder": curation.encoder,
         "instances": curation.instances,
     }
     for name, table in zip(TITLES, (curation.duplicates, curation.outliers, curation.labels), strict=True):

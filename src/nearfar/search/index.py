@@ -30,9 +30,9 @@ from nearfar.run.features import cached_features, encoder_digest, features_key
 from nearfar.run.trained import Run
 from nearfar.run.weights import load_tensors
 from nearfar.search.neighbours import nearest, unit_rows
+from nearfar.system.arrow_reading import read_table_file
 from nearfar.system.extras import need
 from nearfar.system.files import check_folder, recover_folder, replace_folder, temporary_name
-from nearfar.system.parquet_reading import read_table_file
 from nearfar.system.untrusted import arrow_path, read_json
 
 FEATURES, ITEMS, FAISS, FACTS = "features.safetensors", "items.parquet", "index.faiss", "index.json"
@@ -55,10 +55,10 @@ class Index:
     paths: list[str]
     labels: list[str | None]
 
-    def search(self, queries: Float[np.ndarray, "query dim"], count: int = 10) -> list[list[Match]]:
-        """The `count` most similar rows of each query, most similar first."""
-        check_whole("count", count, 1)
-        similarities, rows = nearest(unit_rows(queries), self.features, count)
+    def search(self, queries: Float[np.ndarray, "query dim"], top: int = 10) -> list[list[Match]]:
+        """The `top` most similar rows of each query, most similar first."""
+        check_whole("--top", top, 1)
+        similarities, rows = nearest(unit_rows(queries), self.features, top)
         return [
             [
                 Match(self.paths[row], float(similarity), self.labels[row])
@@ -158,10 +158,15 @@ def open_index(folder: str | Path, run: Run) -> Index:
     return Index(features, paths, labels)
 
 
-def search(run: Run | str | Path, data: Any, query: Any, count: int = 10) -> list[tuple[str, list[Match]]]:
-    """For each instance of `query`, its path and the `count` most similar instances of `data`, by the cosine
+def search(run: Run | str | Path, data: Any, query: Any, top: int = 10) -> list[tuple[str, list[Match]]]:
+    """For each instance of `query`, its path and the `top` most similar instances of `data`, by the cosine
     of the run's features. `data` is data or an index folder; `query` is data: one file, a folder, an array."""
+    check_whole("--top", top, 1)  # and the query is opened before the data are encoded
     run = run if isinstance(run, Run) else Run.open(run)
+    try:
+        queries = run.open_data(query)
+    except UserError as problem:
+        raise UserError(f"--query: {problem}") from problem
     if isinstance(data, (str, Path)):
         with suppress(OSError):  # an earlier command may have been killed while it replaced this index
             recover_folder(Path(os.path.realpath(data)))
@@ -170,5 +175,4 @@ def search(run: Run | str | Path, data: Any, query: Any, count: int = 10) -> lis
     else:
         images = run.open_data(data)
         index = Index(embedded(run, images), list(images.paths), label_names(images))
-    queries = run.open_data(query)
-    return list(zip(queries.paths, index.search(run.embed(queries).numpy(), count), strict=True))
+    return list(zip(queries.paths, index.search(run.embed(queries).numpy(), top), strict=True))

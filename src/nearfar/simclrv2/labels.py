@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from nearfar.data.holdout import draw_labelled
+from nearfar.data.training import draw_labelled
 from nearfar.errors import UserError
 from nearfar.estimate.read import KINDS, read_columns
 from nearfar.modalities import DataSet
-from nearfar.modalities.labels import class_numbers
+from nearfar.modalities.files import class_numbers
 from nearfar.system.untrusted import NOT_REGULAR
 
 LabelChoice = float | Path  # a share below 1, a number of each class, or a file

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.config.building import NONE
+from nearfar.config.fields import FIELDS
 from nearfar.config.objects import Objects
 from nearfar.config.resolving import complete, nested, read_words
 from nearfar.config.settings import MAY_CHANGE, Settings
@@ -209,7 +210,7 @@ class SemiRequest:
         values = {
             **start,
             "backbone": student,
-            "batch_size": min(run.settings.batch_size, Settings.model_fields["batch_size"].default),
+            "batch_size": min(run.settings.batch_size, FIELDS["batch_size"].default),
             "image_size": run.settings.image_size,
             "encoders": teacher_section(loaded, objective),
         }

@@ -1,4 +1,4 @@
-"""The papers' experiments. Each module lists its own as `STUDIES`; most are comparisons."""
+"""The papers' experiments. `study` and `comparison_study` list a function as one."""
 
 from nearfar.studies.frame import Study, StudyResult, StudyRow, StudyTable, Workspace
 from nearfar.studies.run import run_study, studies

@@ -1,6 +1,6 @@
 """Conditional negatives trade bias for variance (Wu et al. 2021, Thm 3.2, App. C in small).
 
-Four correlated pairs of Gaussians share a given number of nats, and the critic is the true log-ratio f(u, v)
+Four correlated pairs of Gaussians share a given number of nats. The critic is the true log-ratio f(u, v)
 = log p(v | u) / p(v), so bias and variance are the estimator's own. For each k, negatives come from the
 marginal (NCE) and from the most similar half and tenth of it (CNCE by Ball); mean and variance are measured
 over many draws. The paper's App. C varies k in training and reports accuracy; its claim about the estimate is
@@ -24,7 +24,7 @@ from nearfar.core.scores import Scores
 from nearfar.errors import UserError
 from nearfar.parts.bounds.infonce import log_share
 from nearfar.parts.selections import Ball
-from nearfar.studies.frame import REFERENCE, Study, StudyResult, StudyRow, StudyTable, Workspace
+from nearfar.studies.frame import REFERENCE, StudyResult, StudyRow, StudyTable, Workspace, study
 
 SIZES = (16, 32, 64, 128, 256, 512, 1024)
 CUTS = (0.0, 0.5, 0.9)  # share of the marginal that is dropped, the least similar
@@ -130,6 +130,10 @@ def conditions_table(values: dict[str, dict[str, float]]) -> StudyTable:
     return StudyTable(f"Conditions, k={CONDITION_SIZE}", tuple(rows), "Wu et al. 2021, Thm 3.1 and 3.2")
 
 
+@study(
+    "bias-variance",
+    "Wu et al. 2021, Thm 3.2, App. C in small: conditional negatives, mean and variance against k",
+)
 def run(
     workspace: Workspace, seed: int = 0, nats: float = 1.5, anchors: int = 400, draws: int = 10
 ) -> StudyResult:
@@ -183,12 +187,3 @@ def make_tables(values: dict[str, dict[str, float]], nats: float) -> list[StudyT
         StudyTable("Theorem 3.2, mean in nats", tuple(means), source, x_label="k", log="x"),
         StudyTable("Theorem 3.2, variance over draws", tuple(variances), source, x_label="k", log="xy"),
     ]
-
-
-STUDIES = (
-    Study(
-        "bias-variance",
-        "Wu et al. 2021, Thm 3.2, App. C in small: conditional negatives, mean and variance against k",
-        run,
-    ),
-)

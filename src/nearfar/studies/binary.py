@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from nearfar.errors import UserError
-from nearfar.studies.frame import REFERENCE, Study, StudyResult, StudyRow, StudyTable, Workspace
+from nearfar.studies.frame import REFERENCE, StudyResult, StudyRow, StudyTable, Workspace, study
 
 NegativeSource = Literal["batch", "independent"]
 
@@ -147,6 +147,7 @@ CLAIMS = {
 }  # of the paper, for negatives from the batch
 
 
+@study("binary", "Song & Ermon 2020, Fig. 1, 2: CPC and ML-CPC of two equal coins, in closed form")
 def run(workspace: Workspace, p: float = 0.5) -> StudyResult:
     """Figures 1 and 2 with n = m, negatives from the batch (the paper) and independent (its theorem)."""
     remark = (
@@ -218,8 +219,3 @@ def _figure_two(p: float) -> list[StudyTable]:
         source = "Song & Ermon 2020, Fig. 2, in the words beside it: only drawn there"
         tables.append(StudyTable(f"Figure 2, {quantity}", tuple(rows), source, lines, "m = n", "xy"))
     return tables
-
-
-STUDIES = (
-    Study("binary", "Song & Ermon 2020, Fig. 1, 2: CPC and ML-CPC of two equal coins, in closed form", run),
-)

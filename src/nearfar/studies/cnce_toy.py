@@ -25,7 +25,7 @@ from nearfar.core.scores import Scores
 from nearfar.errors import UserError
 from nearfar.parts.bounds import InfoNCE
 from nearfar.parts.selections import Ball
-from nearfar.studies.frame import REFERENCE, Study, StudyResult, StudyRow, StudyTable, Workspace, mean_row
+from nearfar.studies.frame import REFERENCE, StudyResult, StudyRow, StudyTable, Workspace, mean_row, study
 
 COVARIANCE = ((2.0, 0.4), (0.4, 2.0))
 TRUTH = -0.5 * math.log(1 - 0.2**2)
@@ -146,6 +146,7 @@ def repetition(seed: int, points: int, epochs: int, steps: int) -> dict[str, dic
     return values
 
 
+@study("cnce-toy", "Wu et al. 2021, Table 5: how loose CNCE is on two correlated Gaussians")
 def run(
     workspace: Workspace,
     seed: int = 0,
@@ -205,6 +206,3 @@ def _remarks(nce: StudyTable, cnce: StudyTable, training: StudyTable) -> tuple[s
         "as on the bound."
     )
     return tuple(remarks)
-
-
-STUDIES = (Study("cnce-toy", "Wu et al. 2021, Table 5: how loose CNCE is on two correlated Gaussians", run),)

@@ -1,7 +1,7 @@
 """A comparison as a specification: arms x seeds, the paper's column, and its claims with a verdict each.
 
-    def specify(setup: ImageSetup, depth: float = 0.9) -> Comparison: ...
-    STUDIES = (comparison_study("ring", "…", specify),)
+    @comparison_study("ring", "…")
+    def ring(setup: ImageSetup, depth: float = 0.9) -> Comparison: ...
 
 Every arm is trained under every seed and evaluated by the same measures. A claim says that one arm is better
 than another; its verdict is that of the paired differences (`core.statistics`).
@@ -11,11 +11,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from nearfar.core.statistics import mean_difference
 from nearfar.studies.frame import (
     REFERENCE,
+    STUDIES,
     Study,
     StudyResult,
     StudyTable,
@@ -55,7 +56,7 @@ class Comparison:
     """Arms by name; `paper`: columns by measure; `x`: (series, number) of arms to draw as lines."""
 
     title: str
-    arms: Mapping[str, StudyArm]
+    arms: Mapping[str, Any]  # StudyArm, where images are trained on
     claims: Sequence[Claim] = ()
     paper: Mapping[str, PaperColumn] = field(default_factory=dict)
     measures: Mapping[str, str] = field(default_factory=lambda: MEASURES)
@@ -64,7 +65,7 @@ class Comparison:
     x_label: str = ""
     remarks: tuple[str, ...] = ()
 
-    def all_arms(self) -> dict[str, StudyArm]:
+    def all_arms(self) -> dict[str, Any]:
         return {**{name: StudyArm(name) for name in self.baselines}, **self.arms}
 
 
@@ -83,11 +84,12 @@ def paired(figures: Figures, first: str, second: str, measure: str) -> list[floa
 def compute_figures(
     workspace: Workspace,
     setup: ImageSetup,
-    arms: Mapping[str, StudyArm],
+    *comparisons: Comparison,
     measure: RunMeasure | None = None,
     deadline: float = math.inf,
 ) -> dict[str, list[Any]]:
-    """The values of every arm, one for each seed."""
+    """The values of every arm, one for each seed; comparisons share the arms that have one name."""
+    arms = {name: arm for comparison in comparisons for name, arm in comparison.all_arms().items()}
     compute = partial(compute_arm, setup=setup, measure=measure)
     cell_of = lambda name, seed: setup.cell(name, arms[name], seed, measure)
     return workspace.run_arms(list(arms), setup.numbers, cell_of, compute, setup.jobs, deadline)
@@ -136,27 +138,30 @@ def make_verdicts(figures: Figures, comparison: Comparison) -> list[str]:
     return sentences
 
 
-def make_result(figures: Figures, comparison: Comparison) -> StudyResult:
-    tables = tuple(make_table(figures, comparison, measure) for measure in comparison.measures)
-    return StudyResult(tables, (*make_verdicts(figures, comparison), *comparison.remarks))
+def make_result(figures: Figures, *comparisons: Comparison) -> StudyResult:
+    """The tables of each comparison, then the verdicts and remarks of each."""
+    tables = [make_table(figures, one, measure) for one in comparisons for measure in one.measures]
+    remarks = [text for one in comparisons for text in (*make_verdicts(figures, one), *one.remarks)]
+    return StudyResult(tuple(tables), tuple(remarks))
 
 
 Finish = Callable[[StudyResult, Figures, Comparison], StudyResult]
+Specify = TypeVar("Specify", bound=Callable[..., Comparison])
 
 
 def comparison_study(
-    name: str,
-    about: str,
-    specify: Callable[..., Comparison],
-    measure: RunMeasure | None = None,
-    finish: Finish | None = None,
-) -> Study:
-    """A study by `specify(setup, **options)`. `measure`: further values; `finish`: tables, remarks."""
+    name: str, about: str, measure: RunMeasure | None = None, finish: Finish | None = None
+) -> Callable[[Specify], Specify]:
+    """Lists `specify(setup, **options)` as a study. `measure`: further values; `finish`: tables, remarks."""
 
-    def run(workspace: Workspace, setup: ImageSetup, **options: Any) -> StudyResult:
-        comparison = specify(setup, **options)
-        figures = compute_figures(workspace, setup, comparison.all_arms(), measure)
-        result = make_result(figures, comparison)
-        return finish(result, figures, comparison) if finish else result
+    def register(specify: Specify) -> Specify:
+        def run(workspace: Workspace, setup: ImageSetup, **options: Any) -> StudyResult:
+            comparison = specify(setup, **options)
+            figures = compute_figures(workspace, setup, comparison, measure=measure)
+            result = make_result(figures, comparison)
+            return finish(result, figures, comparison) if finish else result
 
-    return Study(name, about, run, specify)
+        STUDIES[name] = Study(name, about, run, specify)
+        return specify
+
+    return register

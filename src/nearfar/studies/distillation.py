@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ from nearfar.modalities import Images
 from nearfar.parts.encoders import check_backbone
 from nearfar.run.trained import Run
 from nearfar.studies.comparison import verdict
-from nearfar.studies.frame import Study, StudyResult, StudyTable, Workspace, mean_row
-from nearfar.studies.images import ONE_CORE, ImageSetup, image_sets
+from nearfar.studies.frame import StudyResult, StudyTable, Workspace, mean_row, study
+from nearfar.studies.images import ONE_CORE, ImageSetup, image_sets, labels_of
 from nearfar.sweeps.engine import Cell, CellStore
 from nearfar.system.hardware import one_thread
 from nearfar.train.defaults import resolve_here
@@ -74,6 +75,11 @@ class DistillationSetup(ImageSetup):
     size: int = 12
 
 
+@study(
+    "distillation",
+    "Song & Ermon 2020, Tables 1 and 2 and Fig. 4 in small: teachers and students, KD, CRD, alpha-CPC "
+    "and alpha-ML-CPC",
+)
 def run(
     workspace: Workspace,
     setup: DistillationSetup,
@@ -84,39 +90,34 @@ def run(
 ) -> StudyResult:
     """`alphas`: those of Tables 1 and 2 (`printed`), or a list for L and J alike, as in Fig. 4."""
     all_objectives = objectives(alphas)
-    names = [_read_pair(pair) for pair in pairs.split(",")]
+    names = {ARROW.join(pair): pair for pair in map(_read_pair, pairs.split(","))}
     make = partial(_cell, setup, lr=lr)
     compute = partial(compute_top1, setup=setup, store=workspace.store)
     teachers = {
         name: make(f"teacher {name}", "teacher", setup.seed, name, teacher_epochs)
-        for name in dict.fromkeys(teacher for teacher, _ in names)
+        for name in dict.fromkeys(teacher for teacher, _ in names.values())
     }
     taught = dict(zip(teachers, workspace.run(list(teachers.values()), compute, setup.jobs), strict=True))
-    cells: dict[tuple[str, str, int], Cell] = {}
-    for seed in setup.numbers:
-        for teacher, student in names:
-            pair = f"{teacher}{ARROW}{student}"
-            label = f"{student} alone,seed={seed}"
-            cells[pair, STUDENT_ALONE, seed] = make(label, "alone", seed, student, setup.epochs)
-            for name, (objective, alpha) in all_objectives.items():
-                lesson: dict[str, Any] = {
-                    "objective": objective,
-                    "alpha": alpha,
-                    "teacher": dict(teachers[teacher].identity),
-                }
-                label = f"{pair} {name},seed={seed}"
-                cells[pair, name, seed] = make(label, "student", seed, student, setup.epochs, **lesson)
-    values = dict(zip(cells, workspace.run(list(cells.values()), compute, setup.jobs), strict=True))
-    figures = {
-        f"{teacher}{ARROW}{student}": {
-            TEACHER: [taught[teacher]["top1"]],
-            **{
-                name: [values[f"{teacher}{ARROW}{student}", name, seed]["top1"] for seed in setup.numbers]
-                for name in (STUDENT_ALONE, *all_objectives)
-            },
+
+    def cell_of(arm: tuple[str, str], seed: int) -> Cell:
+        (pair, name), (teacher, student) = arm, names[arm[0]]
+        if name == STUDENT_ALONE:
+            return make(f"{student} alone,seed={seed}", "alone", seed, student, setup.epochs)
+        objective, alpha = all_objectives[name]
+        lesson: dict[str, Any] = {
+            "objective": objective,
+            "alpha": alpha,
+            "teacher": dict(teachers[teacher].identity),
         }
-        for teacher, student in names
+        return make(f"{pair} {name},seed={seed}", "student", seed, student, setup.epochs, **lesson)
+
+    arms = list(product(names, (STUDENT_ALONE, *all_objectives)))
+    values = workspace.run_arms(arms, setup.numbers, cell_of, compute, setup.jobs)
+    figures: dict[str, dict[str, list[float]]] = {
+        pair: {TEACHER: [taught[teacher]["top1"]]} for pair, (teacher, _) in names.items()
     }
+    for (pair, name), seeds in values.items():
+        figures[pair][name] = [one["top1"] for one in seeds]
     return StudyResult((*_pair_tables(figures), _mean_table(figures)), make_remarks(figures))
 
 
@@ -210,10 +211,9 @@ def classifier_accuracy(run: Run, test: Images) -> float:
     rows = features(run.encoder(), test, run.plain_view(), device=run.device, workers=1)
     classifier = run.method().encoders.classifier()
     assert classifier is not None
-    assert test.labels is not None
     with torch.no_grad():
         predicted = classifier(rows).argmax(dim=1)
-    return float((predicted == torch.from_numpy(test.labels)).double().mean())
+    return float((predicted == labels_of(test)).double().mean())
 
 
 # ------------------------------------------------------------------------------------------------ tables
@@ -285,13 +285,3 @@ def _over_pairs(by_pair: Mapping[str, Sequence[float]]) -> str:
     if len(by_pair) == 1:
         return verdict(next(iter(by_pair.values())))
     return verdict([mean_and_spread(values)[0] for values in by_pair.values()], "pairs")
-
-
-STUDIES = (
-    Study(
-        "distillation",
-        "Song & Ermon 2020, Tables 1 and 2 and Fig. 4 in small: teachers and students, KD, CRD, alpha-CPC "
-        "and alpha-ML-CPC",
-        run,
-    ),
-)

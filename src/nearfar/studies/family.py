@@ -1,24 +1,120 @@
-"""Every image recipe on one small budget, beside raw pixels, an untrained network and labels.
+"""Image recipes as they stand, and measures of their frozen features.
 
-Each recipe as it stands, every selection on each that has negatives, and MoCo under ML-CPC with the curricula
-of alpha of Song & Ermon 2020 (sec. 5.3). Selections and curricula are compared with their base, seed by seed.
+    nearfar study family data=cifar10:ROOT             every image recipe on one small budget; 75 minutes on two cores
+    nearfar study pooling data=cifar10:ROOT seeds=3    linear evaluation on the last feature map (the protocol of Wu et al. 2021, sec. 5)
+                                                       and on its mean over places; 10 minutes on two cores
+    nearfar study quality data=cifar10:ROOT            RankMe, LiDAR, alpha-ReQ and uniformity against probes over recipes, by
+                                                       Spearman's rank correlation (Garrido et al. 2023, Thilak et al. 2024,
+                                                       Agrawal et al. 2022); 25 minutes
+
+`family` trains each recipe, every selection on each that has negatives, and MoCo under ML-CPC with the
+curricula of alpha of Song & Ermon 2020 (sec. 5.3), beside raw pixels, an untrained network and labels.
+Selections and curricula are compared with their base, seed by seed.
 
 The paper column holds what papers report of the same method on CIFAR-10 (linear top-1). They train a
 ResNet-18 or ResNet-50 on all 50,000 images for hundreds of epochs, so orders and signs can be compared,
 levels cannot.
-
-Command: nearfar study family data=cifar10:ROOT     Cost: about 75 minutes on two cores.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
+from scipy.stats import spearmanr
 
 from nearfar.config.recipes import RECIPES
 from nearfar.core.statistics import mean_and_spread, mean_difference
+from nearfar.evaluate import features, linear
+from nearfar.evaluate.quality import measures_of, view_features
+from nearfar.modalities import Images
 from nearfar.modalities.image.views import PIPELINES
-from nearfar.studies.comparison import Comparison, Figures, PaperColumn, comparison_study, paired
+from nearfar.run.trained import Run
+from nearfar.studies.comparison import (
+    Comparison,
+    Figures,
+    PaperColumn,
+    comparison_study,
+    measure_table,
+    paired,
+    verdict,
+)
 from nearfar.studies.frame import StudyResult, StudyTable, choose, mean_row
-from nearfar.studies.images import BASELINES, ImageSetup, StudyArm
+from nearfar.studies.images import BASELINES, ImageSetup, StudyArm, labels_of
+
+LABEL_FREE = {"rankme": "RankMe", "lidar": "LiDAR", "alpha_req": "alpha-ReQ", "uniformity": "uniformity"}
+MAX_SAMPLE = 2048  # images for the label-free measures
+
+
+def map_probe(run: Run, test: Images) -> dict[str, Any]:
+    """The linear probe on the flattened feature map, and its number of dimensions."""
+    encoder, plain_view = run.encoder("map"), run.plain_view()
+    sets = run.open_data(), test
+    fit, held_out = (features(encoder, s, plain_view, device=run.device, workers=1) for s in sets)
+    top1 = linear(fit, labels_of(sets[0]), held_out, labels_of(test))["top1"]
+    return {"map": top1, "map_width": fit.shape[1]}
+
+
+def add_map_gains(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
+    remarks = []
+    for name in comparison.arms:
+        finished = [values for values in figures[name] if values is not None]
+        gain = verdict([values["map"] - values["linear"] for values in finished])
+        remarks.append(f"{name}: the map of {finished[0]['map_width']} numbers above pooled {gain}.")
+    return replace(result, remarks=tuple(remarks))
+
+
+def label_free_measures(run: Run, test: Images) -> dict[str, Any]:
+    """The label-free measures on images that the run did not train on; None where one does not apply.
+
+    LiDAR needs several views of the encoder's input. CMC's training views are single channels, so it has
+    none.
+    """
+    encoder, sample = run.encoder(), test.subset(np.arange(min(MAX_SAMPLE, len(test))))
+    rows = features(encoder, sample, run.plain_view(), device=run.device, workers=1)
+    by_view = view_features(encoder, sample, run.views(), 0, run.device, rows.shape[1])
+    measures = measures_of(rows, by_view)
+    return {key: measures[key] if np.isfinite(measures.get(key, np.nan)) else None for key in LABEL_FREE}
+
+
+def add_label_free(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
+    """A table for each label-free measure, and its rank correlations with the probes."""
+    runs = [values for name in comparison.arms for values in figures[name] if values is not None]
+    tables, remarks = [], []
+    for key, title in LABEL_FREE.items():
+        tables.append(measure_table(title, figures, comparison.arms, key))
+        measured = [one for one in runs if one[key] is not None]
+        if len(measured) < 3:
+            continue
+        for probe in ("knn", "linear"):
+            rank, p = spearmanr([one[key] for one in measured], [one[probe] for one in measured])
+            remarks.append(
+                f"{title} against {probe}: Spearman {rank:+.2f} over {len(measured)} runs (p = {p:.2g})."
+            )
+    return StudyResult((*result.tables, *tables), tuple(remarks))
+
+
+@comparison_study(
+    "pooling", "Wu et al. 2021, sec. 5: linear evaluation before and after pooling", map_probe, add_map_gains
+)
+def pooling(setup: ImageSetup, recipes: str = "instdisc,instdisc-ring,cmc") -> Comparison:
+    measures = {"linear": "linear top-1 in percent, pooled", "map": "linear top-1 in percent, before pooling"}
+    arms = {name: StudyArm(name) for name in recipes.split(",")}
+    return Comparison("Pooling", arms, measures=measures, baselines=())
+
+
+@comparison_study(
+    "quality",
+    "RankMe, LiDAR, alpha-ReQ and uniformity against probes, over recipes",
+    label_free_measures,
+    add_label_free,
+)
+def quality(setup: ImageSetup, recipes: str = "bases") -> Comparison:
+    """`recipes`: `bases` (no variants), `all`, or names from `study family`, with commas."""
+    entries = choose_entries("all" if recipes == "bases" else recipes)
+    arms = {name: arm for name, arm in entries.items() if recipes != "bases" or base_of(name) is None}
+    return Comparison("Probes", arms, baselines=())
+
 
 SELECTIONS = ("ring", "ball", "cave", "neighbours")
 CURRICULA = {
@@ -87,12 +183,6 @@ def choose_entries(words: str) -> dict[str, StudyArm]:
     return choose(words, entries(), "recipes")
 
 
-def family(setup: ImageSetup, recipes: str = "all") -> Comparison:
-    arms = choose_entries(recipes)
-    column = PaperColumn({name: f"{value:g}, {source}" for name, (value, source) in PAPER.items()}, SOURCE)
-    return Comparison("Recipes", arms, paper={"linear": column}, baselines=BASELINES)
-
-
 def paper_difference(name: str, base: str) -> str | None:
     """The difference of two figures of one paper, which share a protocol."""
     if name not in PAPER or base not in PAPER:
@@ -156,11 +246,12 @@ def _verdicts(figures: Figures, pairs: Mapping[str, str], measure: str) -> str:
     )
 
 
-STUDIES = (
-    comparison_study(
-        "family",
-        "every image recipe on one budget: linear and kNN top-1, cost, and selections against their bases",
-        family,
-        finish=add_differences,
-    ),
+@comparison_study(
+    "family",
+    "every image recipe on one budget: linear and kNN top-1, cost, and selections against their bases",
+    finish=add_differences,
 )
+def family(setup: ImageSetup, recipes: str = "all") -> Comparison:
+    arms = choose_entries(recipes)
+    column = PaperColumn({name: f"{value:g}, {source}" for name, (value, source) in PAPER.items()}, SOURCE)
+    return Comparison("Recipes", arms, paper={"linear": column}, baselines=BASELINES)

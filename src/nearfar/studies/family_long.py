@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,10 +26,10 @@ from nearfar.errors import UserError
 from nearfar.evaluate import evaluate_run
 from nearfar.modalities import Images
 from nearfar.run.trained import Run
-from nearfar.studies import curricula, rings
+from nearfar.studies import objectives, rings
 from nearfar.studies.comparison import Claim, Comparison, Figures, PaperColumn, compute_figures, make_result
-from nearfar.studies.frame import Study, StudyResult, StudyRow, StudyTable, Workspace, choose
-from nearfar.studies.frozen_features import map_probe
+from nearfar.studies.family import map_probe
+from nearfar.studies.frame import StudyResult, StudyRow, StudyTable, Workspace, choose, study
 from nearfar.studies.images import CIFAR, ImageSetup, StudyArm
 from nearfar.studies.rings import BASES, RINGS, base_arm, ring_arm, rising_edge
 
@@ -64,19 +64,17 @@ class SampleSizes(NamedTuple):
 
 
 def compare_rings(setup: ImageSetup, edges: Edges, sizes: SampleSizes) -> Comparison:
-    arms = {}
-    for recipe, (depth, upper) in edges.items():
-        arms[BASES[recipe]] = base_arm(recipe, sizes.sample)
-        arms[RINGS[recipe]] = ring_arm(recipe, rising_edge(depth, setup.epochs), upper, *sizes)
-    claims = tuple(Claim(RINGS[recipe], BASES[recipe]) for recipe in edges)
+    arms, claims = rings.rings_and_bases(setup, edges, *sizes)
     return Comparison("Rings", arms, claims, {"map": rings.RING_PAPER})
 
 
 def compare_curricula(setup: ImageSetup, edges: Edges, sizes: SampleSizes) -> Comparison:
-    arms = {name: StudyArm("moco", changes) for name, changes in curricula.CURRICULA.items()}
-    values = {name: figures[0] for name, figures in curricula.PAPER.items()}
-    claims = tuple(Claim(name, curricula.BASE) for name in arms if name != curricula.BASE)
-    column = PaperColumn(values, f"{curricula.SOURCE}, 200 epochs")
+    arms = {name: StudyArm("moco", changes) for name, changes in objectives.CURRICULA.items()}
+    values = {name: figures[0] for name, figures in objectives.CURRICULA_PAPER.items()}
+    claims = tuple(
+        Claim(name, objectives.CURRICULA_BASE) for name in arms if name != objectives.CURRICULA_BASE
+    )
+    column = PaperColumn(values, f"{objectives.CURRICULA_SOURCE}, 200 epochs")
     return Comparison("Curricula", arms, claims, {"linear": column})
 
 
@@ -111,6 +109,11 @@ QUESTIONS: dict[str, Callable[[ImageSetup, Edges, SampleSizes], Comparison]] = {
 }
 
 
+@study(
+    "family-long",
+    "hours: four methods against their rings, curricula, annealing, temperature, number of negatives; "
+    "transfer",
+)
 def run(
     workspace: Workspace,
     setup: LongSetup,
@@ -139,14 +142,11 @@ def run(
         **{t: f"linear top-1 in percent, {Path(t.partition('+')[0]).stem}" for t in targets},
     }
     comparisons = [replace(question(setup, edges, sizes), measures=measures) for question in compare.values()]
-    arms = {name: arm for comparison in comparisons for name, arm in comparison.all_arms().items()}
     measure = partial(map_and_transfer_probes, targets=targets)
-    figures = compute_figures(workspace, setup, arms, measure, deadline)
-    results = [make_result(figures, comparison) for comparison in comparisons]
-    tables = [table for result in results for table in result.tables]
-    remarks = [remark for result in results for remark in result.remarks]
+    figures = compute_figures(workspace, setup, *comparisons, measure=measure, deadline=deadline)
+    result = make_result(figures, *comparisons)
     small = rings.small_rings(sample, pool, edges) if "ring" in compare else ()
-    return StudyResult((selection, *tables), (*remarks, *small, *progress_remarks(figures)))
+    return StudyResult((selection, *result.tables), (*result.remarks, *small, *progress_remarks(figures)))
 
 
 EdgeScores = dict[tuple[str, float, float], float | None]  # the linear probe by (recipe, depth, upper)
@@ -155,42 +155,33 @@ EdgeScores = dict[tuple[str, float, float], float | None]  # the linear probe by
 def select_edges(
     workspace: Workspace, setup: ImageSetup, bases: Sequence[str], sizes: SampleSizes, deadline: float
 ) -> tuple[StudyTable, Edges | None]:
-    """The best edges of every ring on validation images, None while scores are missing; their table."""
-    score = partial(_edge_scores, workspace, setup, sizes=sizes, deadline=deadline)
-    depths = {recipe: [(depth, FIRST_UPPER) for depth in DEPTHS] for recipe in bases}
-    scores = score(depths)
-    uppers = {
-        recipe: [(best_edges(scores, recipe, pairs)[0], upper) for upper in UPPERS]
-        for recipe, pairs in depths.items()
-    }
-    scores |= score(uppers)
+    """The best edges of every ring on validation images, None while scores are missing; their table.
+
+    Depths are compared at the first upper edge, then upper edges at the best depth.
+    """
+    scores: EdgeScores = {}
+    edges: dict[str, tuple[float, float]] = {}
+    for uppers in ((FIRST_UPPER,), UPPERS):
+        pairs = {r: list(product((edges[r][0],) if edges else DEPTHS, uppers)) for r in bases}
+        keys = [(recipe, *pair) for recipe in bases for pair in pairs[recipe]]
+        arms = {
+            f"{recipe} {depth:g} to {upper:g}": ring_arm(
+                recipe, rising_edge(depth, setup.epochs), upper, *sizes
+            )
+            for recipe, depth, upper in keys
+        }
+        figures = compute_figures(
+            workspace, setup, Comparison("Edges", arms, baselines=()), deadline=deadline
+        )
+        for key, (values,) in zip(keys, figures.values(), strict=True):
+            scores[key] = None if values is None else values["linear"]
+        edges = {recipe: best_edges(scores, recipe, pairs[recipe]) for recipe in bases}
     rows = [
         StudyRow(f"{RINGS[recipe]}, {depth:g} to {upper:g}", None, None if value is None else 100 * value)
         for (recipe, depth, upper), value in scores.items()
     ]
     title = f"edges on validation, linear top-1 in percent, {setup.images} images, {setup.epochs} epochs"
-    edges = {recipe: best_edges(scores, recipe, pairs) for recipe, pairs in uppers.items()}
     return StudyTable(title, tuple(rows)), None if None in scores.values() else edges
-
-
-def _edge_scores(
-    workspace: Workspace,
-    setup: ImageSetup,
-    candidates: Mapping[str, Sequence[tuple[float, float]]],
-    *,
-    sizes: SampleSizes,
-    deadline: float,
-) -> EdgeScores:
-    keys = [(recipe, *pair) for recipe, pairs in candidates.items() for pair in pairs]
-    arms = {
-        f"{recipe} {depth:g} to {upper:g}": ring_arm(recipe, rising_edge(depth, setup.epochs), upper, *sizes)
-        for recipe, depth, upper in keys
-    }
-    figures = compute_figures(workspace, setup, arms, deadline=deadline)
-    return {
-        key: None if seeds[0] is None else seeds[0]["linear"]
-        for key, seeds in zip(keys, figures.values(), strict=True)
-    }
 
 
 def best_edges(scores: EdgeScores, recipe: str, pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -222,13 +213,3 @@ def progress_remarks(figures: Figures) -> list[str]:
     if listed:
         remarks.append(f"missing, by number of the seed: {'; '.join(listed)}; the same command resumes.")
     return remarks
-
-
-STUDIES = (
-    Study(
-        "family-long",
-        "hours: four methods against their rings, curricula, annealing, temperature, number of negatives; "
-        "transfer",
-        run,
-    ),
-)

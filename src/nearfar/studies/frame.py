@@ -1,15 +1,16 @@
 """What a study is: an experiment of a paper, run again, with its figures beside the paper's.
 
-    STUDIES = (Study("binary", "what it shows, in a line", run),)
+    @study("binary", "what it shows, in a line")
+    def run(workspace: Workspace, p: float = 0.5) -> StudyResult: ...
 
-`run(workspace, **options)` returns a `StudyResult`. The signature is the schema of the options; a parameter
+The signature is the schema of the options; a parameter
 that is a dataclass stands for its fields, so that studies share options. Whatever takes long is a cell of
 `workspace`: a finished cell is stored in the study's folder and not computed again.
 """
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 TableValue = float | str | None  # a number, a claim in words, or nothing
 Values = Mapping[str, Any]  # of a cell, as JSON
 Chosen = TypeVar("Chosen")
+ArmKey = TypeVar("ArmKey", bound=Hashable)
+StudyFunction = TypeVar("StudyFunction", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -185,13 +188,13 @@ class Workspace:
 
     def run_arms(
         self,
-        arms: Sequence[str],
+        arms: Sequence[ArmKey],
         seeds: range,
-        cell_of: Callable[[str, int], Cell],
+        cell_of: Callable[[ArmKey, int], Cell],
         compute: Compute,
         jobs: int = 1,
         deadline: float = math.inf,
-    ) -> dict[str, list[Any]]:
+    ) -> dict[ArmKey, list[Any]]:
         """The values of the cells `cell_of(arm, seed)` in the same order, by arm and one for each seed."""
         values = self.run([cell_of(arm, seed) for seed in seeds for arm in arms], compute, jobs, deadline)
         return {arm: values[place :: len(arms)] for place, arm in enumerate(arms)}
@@ -216,3 +219,18 @@ class Study:
     run: Callable[..., StudyResult]
     schema: Callable[..., Any] | None = None
     draw: "Callable[[StudyResult], Figure] | None" = None
+
+
+STUDIES: dict[str, Study] = {}  # by name, in the order of import
+
+
+def study(
+    name: str, about: str, *, draw: "Callable[[StudyResult], Figure] | None" = None
+) -> Callable[[StudyFunction], StudyFunction]:
+    """Lists a function of a workspace and options as a study."""
+
+    def register(run: StudyFunction) -> StudyFunction:
+        STUDIES[name] = Study(name, about, run, draw=draw)
+        return run
+
+    return register

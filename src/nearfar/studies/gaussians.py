@@ -31,7 +31,7 @@ from nearfar.core.types import Certificate, NegativeSampling
 from nearfar.errors import UserError
 from nearfar.parts.bounds import AlphaCPC, InfoNCE, MultiLabelCPC, smallest_proven_alpha
 from nearfar.parts.critics import Joint, Separable
-from nearfar.studies.frame import Study, StudyResult, StudyRow, StudyTable, TableValue, Workspace
+from nearfar.studies.frame import StudyResult, StudyRow, StudyTable, TableValue, Workspace, choose, study
 
 DIM = 20
 LEVELS = (2, 4, 6, 8, 10)  # nats
@@ -195,6 +195,7 @@ def claim(anchors: int, negatives: int) -> Certificate:
     return MultiLabelCPC(smallest_proven_alpha(anchors, negatives)).certificate(sampling)
 
 
+@study("gaussians", "Song & Ermon 2020, Fig. 3: CPC and ML-CPC on Gaussians of 20 dimensions, 2 to 10 nats")
 def run(
     workspace: Workspace,
     arms: str = "joint,separable,proven",
@@ -210,9 +211,7 @@ def run(
 
     The learning rate of `proven` falls to zero within each level, so half the steps are enough for it.
     """
-    kinds = [kind.strip() for kind in arms.split(",")]
-    if not set(kinds) <= set(KINDS):
-        raise UserError(f"arms was {arms!r}; expected {', '.join(KINDS)}, with commas between")
+    kinds = choose(arms, dict.fromkeys(KINDS), "arms")
     if steps < 2 or min(batch_size, anchors, batches) < 2 or negatives < anchors - 1:
         raise UserError(
             f"steps was {steps}, batch_size {batch_size}, anchors {anchors}, negatives {negatives} and "
@@ -238,7 +237,7 @@ def run(
         }
         certificate = claim(anchors, negatives)
         tables.append(proven_table(workspace.call(proven, {"proven": sizes})["proven"], certificate))
-        remarks.append(f"{certificate.status}: {certificate.condition}.")
+        remarks.append(f"{certificate.status}: {certificate.summary}.")
     return StudyResult(tuple(tables), tuple(remarks))
 
 
@@ -296,12 +295,3 @@ def proven_table(values: Mapping[str, Sequence[float]], certificate: Certificate
     return StudyTable(
         "Proven", tuple(rows), "Song & Ermon 2020, Cor. 2", {"I(X; Y)": (LEVELS, LEVELS)}, "nats"
     )
-
-
-STUDIES = (
-    Study(
-        "gaussians",
-        "Song & Ermon 2020, Fig. 3: CPC and ML-CPC on Gaussians of 20 dimensions, 2 to 10 nats",
-        run,
-    ),
-)

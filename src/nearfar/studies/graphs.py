@@ -13,7 +13,7 @@ Command: nearfar study graphs data=TUDataset/MUTAG      Cost: MUTAG about 3 minu
          nearfar study nodes data=TUDataset/PROTEINS    Cost: about 10 minutes of one core.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,8 @@ from nearfar.modalities.graph.scores import (
     wl_kernel,
 )
 from nearfar.parts.encoders import GraphNetwork
-from nearfar.studies.comparison import Figures, PaperColumn, paired, values_of, verdict
-from nearfar.studies.frame import Study, StudyResult, StudyTable, Values, Workspace, mean_row
+from nearfar.studies.comparison import Claim, Comparison, PaperColumn, make_result
+from nearfar.studies.frame import StudyResult, Values, Workspace, study
 from nearfar.sweeps.engine import Cell
 from nearfar.train.pretrain import pretrain
 
@@ -62,16 +62,23 @@ NODE_BASELINES = {"inputs": None, UNTRAINED: "gin", UNTRAINED_GCN: "gcn-2"}
 NODE_SPLITS = 2  # random splits of the nodes, for each seed
 
 
+@study("graphs", "Sun et al. 2020 and You et al. 2020: graphs without labels, 10-fold SVM")
 def run(
     workspace: Workspace, data: str = "TUDataset/MUTAG", seeds: int = 5, epochs: int = 20, jobs: int = 1
 ) -> StudyResult:
     identity = {"epochs": epochs, "data": data, "fingerprint": open_data(data).fingerprint}
-    figures = _figures(workspace, (*BASELINES, *METHODS), seeds, identity, compute, jobs)
-    paper = PaperColumn(PAPER.get(Path(data).name, {}), SOURCE)
-    pairs = [(arm, UNTRAINED) for arm in METHODS]
-    return _result(figures, f"{Path(data).name}, accuracy in percent", pairs, paper)
+    comparison = Comparison(
+        Path(data).name,
+        dict.fromkeys((*BASELINES, *METHODS)),
+        [Claim(arm, UNTRAINED) for arm in METHODS],
+        {"top1": PaperColumn(PAPER.get(Path(data).name, {}), SOURCE)},
+        {"top1": "accuracy in percent"},
+        baselines=(),
+    )
+    return _compare(workspace, comparison, seeds, identity, compute, jobs)
 
 
+@study("nodes", "Veličković et al. 2019 and Zhu et al. 2020: nodes without labels, logistic regression")
 def run_nodes(
     workspace: Workspace,
     data: str = "TUDataset/PROTEINS",
@@ -85,36 +92,29 @@ def run_nodes(
     if node_classes(graphs) is None:
         raise UserError(f"inputs was {inputs!r}; {data} has no node labels beside it to predict")
     identity = {"inputs": inputs, "epochs": epochs, "data": data, "fingerprint": graphs.fingerprint}
-    figures = _figures(workspace, (*NODE_BASELINES, *NODE_METHODS), seeds, identity, compute_nodes, jobs)
-    pairs = list(product(NODE_METHODS, NODE_BASELINES))
-    return _result(figures, f"{Path(data).name}, accuracy of nodes in percent", pairs, PaperColumn({}, ""))
+    comparison = Comparison(
+        Path(data).name,
+        dict.fromkeys((*NODE_BASELINES, *NODE_METHODS)),
+        [Claim(*pair) for pair in product(NODE_METHODS, NODE_BASELINES)],
+        measures={"top1": "accuracy of nodes in percent"},
+        baselines=(),
+    )
+    return _compare(workspace, comparison, seeds, identity, compute_nodes, jobs)
 
 
-def _figures(
+def _compare(
     workspace: Workspace,
-    arms: Sequence[str],
+    comparison: Comparison,
     seeds: int,
     identity: Mapping[str, Any],
     function: Callable[[Cell, Path], Values],
     jobs: int,
-) -> dict[str, list[Any]]:
-    """The values of every arm, one for each seed."""
+) -> StudyResult:
+    """Computes every arm under every seed; the identity of a cell is that of the data and its arm."""
     check_whole("seeds", seeds, 1)
     cell_of = lambda arm, seed: Cell(f"{arm},seed={seed}", {"arm": arm, "seed": seed, **identity})
-    return workspace.run_arms(arms, range(seeds), cell_of, function, jobs)
-
-
-def _result(
-    figures: Figures, title: str, pairs: Sequence[tuple[str, str]], paper: PaperColumn
-) -> StudyResult:
-    """A table of accuracies, and whether the first of each pair is above the second."""
-    rows = [
-        mean_row(arm, values_of(figures, arm, "top1"), paper.values.get(arm), scale=100) for arm in figures
-    ]
-    verdicts = [
-        f"{arm} above the {base} {verdict(paired(figures, arm, base, 'top1'))}." for arm, base in pairs
-    ]
-    return StudyResult((StudyTable(title, tuple(rows), paper.source),), tuple(verdicts))
+    figures = workspace.run_arms(list(comparison.arms), range(seeds), cell_of, function, jobs)
+    return make_result(figures, comparison)
 
 
 def compute_nodes(cell: Cell, folder: Path) -> Values:
@@ -165,13 +165,3 @@ def _trained_network(
 
 def _kernel(network: torch.nn.Module, graphs: Any) -> np.ndarray:
     return rbf_kernel(network_features(network, graphs, network))
-
-
-STUDIES = (
-    Study("graphs", "Sun et al. 2020 and You et al. 2020: graphs without labels, 10-fold SVM", run),
-    Study(
-        "nodes",
-        "Veličković et al. 2019 and Zhu et al. 2020: nodes without labels, logistic regression",
-        run_nodes,
-    ),
-)

@@ -203,7 +203,7 @@ def _image_sets(setup: ImageSetup) -> tuple[Images, Images]:
     train = pool if setup.images == len(pool) else pool.split(setup.images / len(pool), seed=0)[1]
     if setup.on == "validation":
         return train, test
-    matching = match_labels(_labels(test).numpy(), test, _labels(train).numpy(), train)
+    matching = match_labels(labels_of(test).numpy(), test, labels_of(train).numpy(), train)
     return train, replace(test, labels=matching.labels)
 
 
@@ -216,7 +216,7 @@ def _labelled_images(name: str, size: int) -> Images:
     return images
 
 
-def _labels(images: Images) -> Int64[Tensor, "image"]:
+def labels_of(images: Images) -> Int64[Tensor, "image"]:
     assert images.labels is not None  # checked by `_labelled_images`
     return torch.from_numpy(images.labels)
 
@@ -279,7 +279,7 @@ def _trained(
 
 
 def _accuracies(embed: Callable[[Images], Tensor], setup: ImageSetup) -> dict[str, Any]:
-    fit, test = (LabelledFeatures(embed(images), _labels(images)) for images in image_sets(setup))
+    fit, test = (LabelledFeatures(embed(images), labels_of(images)) for images in image_sets(setup))
     result = scores(fit, test)
     top5 = {f"{protocol}_top5": figures["top5"] for protocol, figures in result.items() if "top5" in figures}
     return {**{protocol: figures["top1"] for protocol, figures in result.items()}, **top5}
@@ -305,7 +305,7 @@ def _course(run: Run, watch: list[str]) -> dict[str, Any]:
 def _train_supervised(net: nn.Module, setup: ImageSetup, seed: int, description: ImageDescription) -> float:
     """Trains the backbone on labels with the same budget; returns images per core second."""
     train, _ = image_sets(setup)
-    labels = _labels(train)
+    labels = labels_of(train)
     # no colour augmentation: with labels, it only costs accuracy
     view = pipelines("simclr", setup.size, {"jitter": 0.0, "greyscale": 0.0, "blur": 0.0})[0]
     views = Views([view], description.size, description.mean, description.std)

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from nearfar.errors import check_number, check_whole
 from nearfar.modalities.text.show import hidden_symbols, masked_scores
 from nearfar.modalities.text.views import REPLACED, UNCHANGED
-from nearfar.studies.frame import Study, StudyResult, StudyTable, Values, Workspace, mean_row
+from nearfar.studies.frame import StudyResult, StudyTable, Values, Workspace, mean_row, study
 from nearfar.sweeps.engine import Cell
 from nearfar.train.pretrain import pretrain
 
@@ -85,6 +85,10 @@ def _normalised(rows: np.ndarray) -> np.ndarray:
     return rows / rows.sum(axis=-1, keepdims=True)
 
 
+@study(
+    "masked-tokens",
+    "Wu et al. 2020, sec. 5.1: the objective of a masked language model against information known exactly",
+)
 def run(
     workspace: Workspace,
     seeds: int = 3,
@@ -149,12 +153,3 @@ def compute(cell: Cell, folder: Path) -> Values:
         "corrected": float(entropy - predicted),
         "excess": float(size - entropy),
     }
-
-
-STUDIES = (
-    Study(
-        "masked-tokens",
-        "Wu et al. 2020, sec. 5.1: the objective of a masked language model against information known exactly",
-        run,
-    ),
-)

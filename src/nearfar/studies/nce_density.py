@@ -21,7 +21,7 @@ from torch.distributions import MultivariateNormal
 
 from nearfar.errors import check_whole
 from nearfar.estimate.density import fit_density
-from nearfar.studies.frame import REFERENCE, Study, StudyResult, StudyRow, StudyTable, Workspace, mean_row
+from nearfar.studies.frame import REFERENCE, StudyResult, StudyRow, StudyTable, Workspace, mean_row, study
 
 NUS = (1, 3, 10, 30, 100)
 MODELS = ("gaussian", "ica")
@@ -153,6 +153,9 @@ REMARKS = (
 )
 
 
+@study(
+    "nce-density", "Liu 2022, sec. 1.3: unnormalised Gaussian and ICA contrasted with noise, error against nu"
+)
 def run(workspace: Workspace, seed: int = 0, repeats: int = 5, points: int = 1000) -> StudyResult:
     check_whole("repeats", repeats, 1)
     check_whole("points", points, 50)
@@ -178,12 +181,3 @@ def _table(name: str, by_nu: dict[int, list[dict[str, float]]]) -> StudyTable:
     rows.append(StudyRow("distance to maximum likelihood as nu grows", "falls", verdict))
     label, source = "nu: noise points per data point", "Liu 2022, Eq. 20-23, in words"
     return StudyTable(f"Liu 2022, Eq. 20-23, {name}", tuple(rows), source, x_label=label, log="xy")
-
-
-STUDIES = (
-    Study(
-        "nce-density",
-        "Liu 2022, sec. 1.3: unnormalised Gaussian and ICA contrasted with noise, error against nu",
-        run,
-    ),
-)

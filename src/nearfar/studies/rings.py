@@ -58,6 +58,17 @@ def rising_edge(depth: float, epochs: int) -> str:
     return f"linear(0,{depth:g},{epochs / 3:g})"
 
 
+def rings_and_bases(
+    setup: ImageSetup, edges: Mapping[str, tuple[float, float]], sample: int, pool: int | None = None
+) -> tuple[dict[str, StudyArm], list[Claim]]:
+    """Each recipe of `edges` and its ring with a rising lower edge; `edges`: (depth, upper) by recipe."""
+    arms = {}
+    for recipe, (depth, upper) in edges.items():
+        arms[BASES[recipe]] = base_arm(recipe, sample)
+        arms[RINGS[recipe]] = ring_arm(recipe, rising_edge(depth, setup.epochs), upper, sample, pool)
+    return arms, [Claim(RINGS[recipe], BASES[recipe]) for recipe in edges]
+
+
 def small_rings(sample: int, candidates: int, edges: Mapping[str, tuple[float, float]]) -> tuple[str, ...]:
     """Remarks on rings over banks with fewer candidates than `sample`; `edges`: (lower, upper) by recipe."""
     remarks = []
@@ -71,18 +82,20 @@ def small_rings(sample: int, candidates: int, edges: Mapping[str, tuple[float, f
     return tuple(remarks)
 
 
+@comparison_study(
+    "ring",
+    "Wu et al. 2021, Table 1 and 2: four methods against their rings; Ring without its annealing and its "
+    "inner edge",
+)
 def ring(setup: ImageSetup, depth: float = 0.9, upper: float = 0.99, sample: int = 256) -> Comparison:
     """`depth`: the lower edge that is reached (0.9 in the paper); `upper`: the upper edge."""
     edge = rising_edge(depth, setup.epochs)
-    arms = {}
-    for recipe, name in BASES.items():
-        arms[name] = base_arm(recipe, sample)
-        arms[RINGS[recipe]] = ring_arm(recipe, edge, upper, sample)
+    edges = dict.fromkeys(BASES, (depth, upper))
+    arms, claims = rings_and_bases(setup, edges, sample)
     arms["IRing (No Anneal)"] = ring_arm("instdisc", depth, upper, sample)
     arms["IRing(w_u=100)"] = ring_arm("instdisc", edge, 1.0, sample)
-    claims = [Claim(RINGS[recipe], name) for recipe, name in BASES.items()]
     claims += [Claim("IRing", "IRing (No Anneal)"), Claim("IRing", "IRing(w_u=100)")]
-    remarks = small_rings(sample, setup.images - 1, dict.fromkeys(BASES, (depth, upper)))
+    remarks = small_rings(sample, setup.images - 1, edges)
     return Comparison("Table 1a and 2a", arms, claims, {"linear": RING_PAPER}, remarks=remarks)
 
 
@@ -114,6 +127,9 @@ def read_moments(begin: str) -> list[float]:
     return moments
 
 
+@comparison_study(
+    "thresholds", "Wu et al. 2021, Fig. 2a: rings of several widths, begun early, midway and late"
+)
 def thresholds(setup: ImageSetup, begin: str = "0,0.25,0.5") -> Comparison:
     """Instance discrimination with everyone up to a moment (`begin`), then only the most similar.
 
@@ -149,6 +165,9 @@ NUMBERS = (16, 32, 64, 128, 256, 512, 1024, 4096)  # App. C
 QUEUE_NUMBERS = (256, 512, 1024, 4096)  # a queue is no smaller than a batch
 
 
+@comparison_study(
+    "negatives", "Wu et al. 2021, App. C: the number of negatives, drawn from all and from a ring"
+)
 def negatives(setup: ImageSetup) -> Comparison:
     return compare_numbers(setup)
 
@@ -204,21 +223,6 @@ def policies(epochs: int, last: float = LAST_EDGE) -> dict[str, Any]:
     }
 
 
-def annealing(setup: ImageSetup) -> Comparison:
-    arms = {}
-    for name, edge in policies(setup.epochs).items():
-        if edge is None:
-            arms[name] = StudyArm("instdisc", watch=("loss",))
-        else:
-            arms[name] = StudyArm("instdisc-ring", {EDGE: edge}, watch=(EDGE, "loss"))
-    claims = [Claim(name, "no ring") for name in arms if name != "no ring"]
-    remark = (
-        "the score that the adaptive policy follows is kNN within a sample of the training images, a fifth "
-        "of it held out; test images are used once, at the end."
-    )
-    return Comparison("Policies", arms, claims, ANNEALING_PAPER, baselines=(), remarks=(remark,))
-
-
 def add_courses(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
     """Adds the edge at the end, and as lines the edge and the probes of the first seed over epochs."""
     rows, lines, probes = [], {}, {}
@@ -241,27 +245,21 @@ def add_courses(result: StudyResult, figures: Figures, comparison: Comparison) -
     return result.adding(edges, probe)
 
 
-STUDIES = (
-    comparison_study(
-        "ring",
-        "Wu et al. 2021, Table 1 and 2: four methods against their rings; Ring without its annealing and its "
-        "inner edge",
-        ring,
-    ),
-    comparison_study(
-        "thresholds",
-        "Wu et al. 2021, Fig. 2a: rings of several widths, begun early, midway and late",
-        thresholds,
-    ),
-    comparison_study(
-        "negatives",
-        "Wu et al. 2021, App. C: the number of negatives, drawn from all and from a ring",
-        negatives,
-    ),
-    comparison_study(
-        "annealing",
-        "Wu et al. 2021, App. E in small: policies for a ring's lower edge, accuracy and course",
-        annealing,
-        finish=add_courses,
-    ),
+@comparison_study(
+    "annealing",
+    "Wu et al. 2021, App. E in small: policies for a ring's lower edge, accuracy and course",
+    finish=add_courses,
 )
+def annealing(setup: ImageSetup) -> Comparison:
+    arms = {}
+    for name, edge in policies(setup.epochs).items():
+        if edge is None:
+            arms[name] = StudyArm("instdisc", watch=("loss",))
+        else:
+            arms[name] = StudyArm("instdisc-ring", {EDGE: edge}, watch=(EDGE, "loss"))
+    claims = [Claim(name, "no ring") for name in arms if name != "no ring"]
+    remark = (
+        "the score that the adaptive policy follows is kNN within a sample of the training images, a fifth "
+        "of it held out; test images are used once, at the end."
+    )
+    return Comparison("Policies", arms, claims, ANNEALING_PAPER, baselines=(), remarks=(remark,))

@@ -13,7 +13,7 @@ from typing import Any
 from nearfar.config.reading import load_word
 from nearfar.config.schema import convert, settable, unknown
 from nearfar.errors import UserError
-from nearfar.studies.frame import Study, StudyResult, Workspace
+from nearfar.studies.frame import STUDIES, Study, StudyResult, Workspace
 from nearfar.system.files import write_atomic, write_figure
 from nearfar.system.untrusted import read_json
 
@@ -39,11 +39,10 @@ class StudyRecord:
 
 
 def studies() -> dict[str, Study]:
-    """All studies by name: those that modules of this package list as STUDIES."""
-    names = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])]
-    modules = [importlib.import_module(f"nearfar.studies.{name}") for name in names]
-    listed = [study for module in modules for study in vars(module).get("STUDIES", ())]
-    return {study.name: study for study in sorted(listed, key=lambda study: study.name)}
+    """All studies of this package by name."""
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        importlib.import_module(f"nearfar.studies.{module.name}")
+    return dict(sorted(STUDIES.items()))
 
 
 def catalogue() -> dict[str, str]:

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,15 +21,14 @@ from nearfar.config.resolving import resolve
 from nearfar.core.statistics import mean_and_spread
 from nearfar.data import open_data
 from nearfar.errors import UserError, check_whole
-from nearfar.evaluate.protocols import scores
-from nearfar.evaluate.sets import LabelledFeatures
+from nearfar.evaluate import knn, linear
 from nearfar.modalities import Recordings
 from nearfar.modalities.sound.show import mfcc_features
 from nearfar.modalities.sound.views import WholeSound
 from nearfar.parts.encoders import ConvGRU
 from nearfar.run.features import features
 from nearfar.run.trained import fresh_method
-from nearfar.studies.frame import Study, StudyResult, StudyTable, Values, Workspace, mean_row
+from nearfar.studies.frame import StudyResult, StudyTable, Values, Workspace, mean_row, study
 from nearfar.sweeps.engine import Cell
 from nearfar.system.hardware import one_thread
 from nearfar.train.pretrain import pretrain
@@ -45,6 +43,7 @@ UNTRAINED = "untrained"
 VALIDATION = "validation"
 
 
+@study("speech", "Liu 2022, sec. 2 on spoken digits: CPC with three kinds of negatives beside MFCC")
 def run(
     workspace: Workspace,
     train: str = "data/fsdd_train.parquet",
@@ -58,16 +57,13 @@ def run(
         check_whole(key, value, 1)
     prints = [part.fingerprint for part in recordings(train, test)]
     data = {"train": train, "test": test, "fingerprints": prints}
-    cells = [Cell(name, {"arm": name, **data}) for name in MFCC]
-    for arm in (UNTRAINED, *NEGATIVES):
-        length = 0 if arm == UNTRAINED else epochs
-        cells += [
-            Cell(f"{arm},seed={s}", {"arm": arm, "epochs": length, "seed": s, **data})
-            for s in range(seed, seed + seeds)
-        ]
-    by_arm: dict[str, list[Values]] = {}
-    for cell, values in zip(cells, workspace.run(cells, compute, jobs), strict=True):
-        by_arm.setdefault(cell.identity["arm"], []).append(values)
+    lengths = {UNTRAINED: 0, **dict.fromkeys(NEGATIVES, epochs)}
+    cell_of = lambda arm, number: Cell(
+        f"{arm},seed={number}", {"arm": arm, "epochs": lengths[arm], "seed": number, **data}
+    )
+    features_only = workspace.run([Cell(name, {"arm": name, **data}) for name in MFCC], compute, jobs)
+    by_arm = {name: [values] for name, values in zip(MFCC, features_only, strict=True)}
+    by_arm |= workspace.run_arms(list(lengths), range(seed, seed + seeds), cell_of, compute, jobs)
     return StudyResult((_table(by_arm),), _remarks(by_arm, test))
 
 
@@ -126,19 +122,12 @@ def accuracies(
     """Top-1 of the digit by a linear probe, and of the speaker by nearest neighbours."""
     assert fit.labels is not None
     assert test.labels is not None
-    targets = {
-        "digit": ("linear", fit.labels, test.labels),
-        "speaker": ("knn", fit.groups["speaker"], test.groups["speaker"]),
-    }
+    digits, test_digits = torch.from_numpy(fit.labels), torch.from_numpy(test.labels)
+    speakers, test_speakers = (torch.from_numpy(part.groups["speaker"]) for part in (fit, test))
     return {
-        name: _top1(protocol, (fit_features, fit_labels), (test_features, test_labels))
-        for name, (protocol, fit_labels, test_labels) in targets.items()
+        "digit": linear(fit_features, digits, test_features, test_digits)["top1"],
+        "speaker": knn(fit_features, speakers, test_features, test_speakers)["top1"],
     }
-
-
-def _top1(protocol: str, *sets: tuple[Tensor, np.ndarray]) -> float:
-    fit, test = (LabelledFeatures(rows, torch.from_numpy(labels)) for rows, labels in sets)
-    return scores(fit, test, (protocol,))[protocol]["top1"]
 
 
 def _table(by_arm: Mapping[str, Sequence[Values]]) -> StudyTable:
@@ -163,8 +152,3 @@ def _remarks(by_arm: Mapping[str, Sequence[Values]], test: str) -> tuple[str, ..
         "every speaker is in both parts, so the figures do not describe unknown voices.",
         f"tested on {test}; window and steps ahead were chosen on a fifth of the training recordings.",
     )
-
-
-STUDIES = (
-    Study("speech", "Liu 2022, sec. 2 on spoken digits: CPC with three kinds of negatives beside MFCC", run),
-)

@@ -54,13 +54,13 @@ from nearfar.parts.negatives import Bank
 from nearfar.parts.selections import Everyone
 from nearfar.studies.frame import (
     REFERENCE,
-    Study,
     StudyResult,
     StudyRow,
     StudyTable,
     TableValue,
     Workspace,
     mean_row,
+    study,
 )
 from nearfar.system.hardware import one_thread
 
@@ -163,41 +163,6 @@ def repetition(
     return {**accuracies, "loss": losses, "embedding": embedding, "ceiling": math.log(1 + negatives)}
 
 
-def run(
-    workspace: Workspace,
-    seed: int = 0,
-    repeats: int = 3,
-    points: int = 12_800,
-    negatives: int = 4096,
-    steps: int = 10_000,
-    held: int = 4_000,
-    temperature: Value = TEMPERATURE,
-    noise: float | None = None,
-    jobs: int = 2,
-) -> StudyResult:
-    budget = {"points": points, "negatives": negatives, "steps": steps, "held": held}
-    minimum = {"points": BATCH, "held": DRAWN_POINTS}
-    for key, value in {**budget, "repeats": repeats, "jobs": jobs}.items():
-        check_whole(key, value, minimum.get(key, 1))
-    if noise is not None and noise < 0:
-        raise UserError(f"noise was {noise:g}; expected numbers from 0, or none for all of the figure's")
-    Cosine(temperature)  # refuses a bad temperature before the work
-    if isinstance(temperature, Adaptive):
-        raise UserError(
-            f"temperature was {temperature.written()}, which depends on values that this study does not "
-            "monitor; use another schedule"
-        )
-    noises = NOISES if noise is None else (noise,)
-    shared = {**budget, "temperature": plain(temperature)}
-    arms: dict[str, dict[str, Any]] = {f"noise={eta:g}": {"noise": eta, **shared} for eta in noises}
-    values = workspace.repeat(repetition, arms, range(seed, seed + repeats), jobs)
-    groups = dict(zip(noises, values.values(), strict=True))
-    last = at(temperature, Progress(steps - 1, steps, max(1, points // BATCH)))
-    accuracies = _accuracy_table(groups)
-    tables = (accuracies, _loss_table(groups, last), *_embedding_tables(groups))
-    return StudyResult(tables, _remarks(accuracies))
-
-
 Groups = Mapping[float, Sequence[Mapping[str, Any]]]  # the repetitions by noise
 
 
@@ -277,11 +242,37 @@ def draw(result: StudyResult) -> "Figure":
     return figure
 
 
-STUDIES = (
-    Study(
-        "spirals",
-        "Wu et al. 2020, Fig. 1: noise of views against linear accuracy on two spirals",
-        run,
-        draw=draw,
-    ),
-)
+@study("spirals", "Wu et al. 2020, Fig. 1: noise of views against linear accuracy on two spirals", draw=draw)
+def run(
+    workspace: Workspace,
+    seed: int = 0,
+    repeats: int = 3,
+    points: int = 12_800,
+    negatives: int = 4096,
+    steps: int = 10_000,
+    held: int = 4_000,
+    temperature: Value = TEMPERATURE,
+    noise: float | None = None,
+    jobs: int = 2,
+) -> StudyResult:
+    budget = {"points": points, "negatives": negatives, "steps": steps, "held": held}
+    minimum = {"points": BATCH, "held": DRAWN_POINTS}
+    for key, value in {**budget, "repeats": repeats, "jobs": jobs}.items():
+        check_whole(key, value, minimum.get(key, 1))
+    if noise is not None and noise < 0:
+        raise UserError(f"noise was {noise:g}; expected numbers from 0, or none for all of the figure's")
+    Cosine(temperature)  # refuses a bad temperature before the work
+    if isinstance(temperature, Adaptive):
+        raise UserError(
+            f"temperature was {temperature.written()}, which depends on values that this study does not "
+            "monitor; use another schedule"
+        )
+    noises = NOISES if noise is None else (noise,)
+    shared = {**budget, "temperature": plain(temperature)}
+    arms: dict[str, dict[str, Any]] = {f"noise={eta:g}": {"noise": eta, **shared} for eta in noises}
+    values = workspace.repeat(repetition, arms, range(seed, seed + repeats), jobs)
+    groups = dict(zip(noises, values.values(), strict=True))
+    last = at(temperature, Progress(steps - 1, steps, max(1, points // BATCH)))
+    accuracies = _accuracy_table(groups)
+    tables = (accuracies, _loss_table(groups, last), *_embedding_tables(groups))
+    return StudyResult(tables, _remarks(accuracies))

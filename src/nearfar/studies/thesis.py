@@ -32,13 +32,22 @@ from nearfar.studies.comparison import (
     PaperColumn,
     comparison_study,
     compute_figures,
+    make_result,
     measure_table,
     paired,
-    values_of,
     verdict,
 )
-from nearfar.studies.frame import Study, StudyResult, StudyRow, StudyTable, TableValue, Workspace, mean_row
-from nearfar.studies.frozen_features import label_free_measures
+from nearfar.studies.family import label_free_measures
+from nearfar.studies.frame import (
+    StudyResult,
+    StudyRow,
+    StudyTable,
+    TableValue,
+    Workspace,
+    choose,
+    mean_row,
+    study,
+)
 from nearfar.studies.images import ImageSetup, StudyArm
 
 LARGEST_BATCH = 1024  # of the thesis
@@ -112,35 +121,31 @@ class Trend:
         return verdict(differences, "pairs") if differences else None
 
 
-def train_models(workspace: Workspace, setup: ThesisSetup, models: Sequence[ThesisModel]) -> Figures:
-    """The values of every model by its name, one for each seed."""
-    minimum = 2 * LARGEST_BATCH // min(model.batch for model in models)
+def compare_models(
+    setup: ThesisSetup,
+    models_by_table: Mapping[str, Sequence[ThesisModel]],
+    paper: Mapping[ThesisModel, Sequence[TableValue]],
+    source: str,
+    x: Callable[[Sequence[ThesisModel], ThesisModel], tuple[str, float] | None],
+) -> list[Comparison]:
+    """The tables of the thesis as comparisons without claims."""
+    minimum = 2 * LARGEST_BATCH // min(model.batch for models in models_by_table.values() for model in models)
     if setup.batch < minimum:
         raise UserError(
             f"batch was {setup.batch}; it stands for the thesis' {LARGEST_BATCH}, whose smallest batch must "
             f"scale to at least 2: expected {minimum} or more"
         )
-    return compute_figures(workspace, setup, {str(model): model.arm(setup) for model in models})
-
-
-def model_tables(
-    models_by_table: Mapping[str, Sequence[ThesisModel]],
-    figures: Figures,
-    paper: Mapping[ThesisModel, Sequence[TableValue]],
-    source: str,
-    x: Callable[[Sequence[ThesisModel], ThesisModel], tuple[str, float] | None],
-) -> list[StudyTable]:
-    """The tables of the thesis: each is one for top-1 and one for top-5."""
-    tables = []
-    for (name, models), (place, measure) in product(models_by_table.items(), enumerate(MEASURES)):
-        rows = []
-        for model in models:
-            values, printed = values_of(figures, str(model), measure), paper.get(model, (None, None))[place]
-            series, number = x(models, model) or ("", None)
-            rows.append(mean_row(str(model), values, printed, scale=100, x=number, series=series))
-        has_paper = any(row.paper is not None for row in rows)
-        tables.append(StudyTable(f"{name}, {MEASURES[measure]}", tuple(rows), source if has_paper else ""))
-    return tables
+    comparisons = []
+    for name, models in models_by_table.items():
+        printed = [(str(model), paper[model]) for model in models if model in paper]
+        columns = {
+            measure: PaperColumn({model: values[place] for model, values in printed}, source)
+            for place, measure in enumerate(MEASURES if printed else ())
+        }
+        arms = {str(model): model.arm(setup) for model in models}
+        places = {str(model): place for model in models if (place := x(models, model))}
+        comparisons.append(Comparison(name, arms, (), columns, MEASURES, (), places))
+    return comparisons
 
 
 def trend_table(trends: Sequence[Trend], figures: Figures, paper: PaperFigures, source: str) -> StudyTable:
@@ -225,12 +230,16 @@ SIMCLR_TRENDS = (
 )  # fmt: skip
 
 
+@study(
+    "thesis-simclr",
+    "Sáez Maldonado 2021, sec. 10.1 in small: SimCLR over batch, temperature, jitter, blur and network",
+)
 def simclr(workspace: Workspace, setup: ThesisSetup, tables: str = "all") -> StudyResult:
     """`tables` names some by number, with commas: 3, 23a, 8, 6."""
     by_table = choose_tables(tables)
-    figures = train_models(workspace, setup, [model for models in by_table.values() for model in models])
     x = lambda models, model: over_batch(model) if models is BATCH_MODELS else _over_jitter(model)
-    printed = model_tables(by_table, figures, SIMCLR_PAPER, SIMCLR_SOURCE, x)
+    comparisons = compare_models(setup, by_table, SIMCLR_PAPER, SIMCLR_SOURCE, x)
+    figures = compute_figures(workspace, setup, *comparisons)
     means = {name: mean_and_spread([v["linear"] for v in seeds if v])[0] for name, seeds in figures.items()}
     best = max(means, key=means.__getitem__)
     remarks = (
@@ -242,7 +251,7 @@ def simclr(workspace: Workspace, setup: ThesisSetup, tables: str = "all") -> Stu
         EQUAL_EPOCHS,
     )
     trends = trend_table(SIMCLR_TRENDS, figures, SIMCLR_PAPER, SIMCLR_SOURCE)
-    return StudyResult((*printed, trends), remarks)
+    return StudyResult((*make_result(figures, *comparisons).tables, trends), remarks)
 
 
 def _over_jitter(model: ThesisModel) -> tuple[str, float] | None:
@@ -252,11 +261,8 @@ def _over_jitter(model: ThesisModel) -> tuple[str, float] | None:
 
 
 def choose_tables(tables: str) -> dict[str, list[ThesisModel]]:
-    numbers = {name.split()[1]: name for name in SIMCLR_TABLES}
-    words = list(numbers) if tables == "all" else [number.strip() for number in tables.split(",")]
-    if not {*words} <= {*numbers}:
-        raise UserError(f"tables was {tables!r}; expected all, or {', '.join(numbers)} with commas between")
-    return {numbers[number]: SIMCLR_TABLES[numbers[number]] for number in numbers if number in words}
+    numbers = choose(tables, {name.split()[1]: name for name in SIMCLR_TABLES}, "tables")
+    return {name: models for name, models in SIMCLR_TABLES.items() if name in numbers.values()}
 
 
 # -------------------------------------------------------------------------------------------------- BYOL
@@ -293,12 +299,17 @@ BYOL_TRENDS = (
 )
 
 
+@study(
+    "thesis-byol",
+    "Sáez Maldonado 2021, sec. 10.2 in small: BYOL over batch, network, jitter and blur; is it less "
+    "sensitive to batch size than SimCLR?",
+)
 def byol(workspace: Workspace, setup: ThesisSetup) -> StudyResult:
     """BYOL, and SimCLR on the same batches and images. The thesis' figures are of single batches."""
-    figures = train_models(workspace, setup, [model for models in BYOL_TABLES.values() for model in models])
     paper = {model: [f"{top:g}, of one batch" for top in tops] for model, tops in SINGLE_BATCH.items()}
     x = lambda models, model: None if models is VIEWS else over_batch(model)
-    printed = model_tables(BYOL_TABLES, figures, paper, BYOL_SOURCE, x)
+    comparisons = compare_models(setup, BYOL_TABLES, paper, BYOL_SOURCE, x)
+    figures = compute_figures(workspace, setup, *comparisons)
     models_by_method = {"byol": SHALLOW, "simclr": SIMCLR_MODELS}
     by_method = {name: batch_sensitivity(figures, models) for name, models in models_by_method.items()}
     less = [a["range"] < b["range"] for a, b in zip(by_method["byol"], by_method["simclr"], strict=True)]
@@ -310,7 +321,8 @@ def byol(workspace: Workspace, setup: ThesisSetup) -> StudyResult:
         "BYOL has no temperature: a critic's scale only multiplies its loss.",
     )
     trends = trend_table(BYOL_TRENDS, figures, {}, BYOL_CLAIMS)
-    return StudyResult((*printed, _sensitivity_table(by_method), trends), remarks)
+    tables = make_result(figures, *comparisons).tables
+    return StudyResult((*tables, _sensitivity_table(by_method), trends), remarks)
 
 
 def batch_sensitivity(figures: Figures, models: Sequence[ThesisModel]) -> list[dict[str, float]]:
@@ -344,6 +356,17 @@ def tau_name(tau: float) -> str:
     return f"tau {tau:g}"
 
 
+def add_rankme(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
+    """Adds RankMe, the number of directions that features use: low for a collapsed network."""
+    return result.adding(measure_table("RankMe of the features", figures, comparison.arms, "rankme"))
+
+
+@comparison_study(
+    "byol-target",
+    "Sáez Maldonado 2021, sec. 8: BYOL with tau of 0 to 1, without weight decay, without predictor",
+    label_free_measures,
+    add_rankme,
+)
 def byol_target(setup: ImageSetup) -> Comparison:
     """xi <- tau xi + (1 - tau) theta: at tau 0 the target is the online network, at 1 it stays untrained."""
     arms = {tau_name(tau): StudyArm("byol", {"encoders.momentum": tau}) for tau in TAUS}
@@ -365,6 +388,12 @@ def byol_target(setup: ImageSetup) -> Comparison:
     return Comparison("BYOL's target", arms, claims, {"knn": column, "linear": column})
 
 
+@comparison_study(
+    "byol-norms",
+    "Richemond et al. 2020 in small: BYOL with batch norm, group norm, standardised weights, no norm",
+    label_free_measures,
+    add_rankme,
+)
 def byol_norms(setup: ImageSetup) -> Comparison:
     """Batch norm in backbone and heads, in one of them, in neither, and what may replace it there."""
     without = {"encoders.head": "mlp-plain"}
@@ -387,37 +416,3 @@ def byol_norms(setup: ImageSetup) -> Comparison:
         "Richemond et al. 2020, sec. 3, linear evaluation of ResNet-50, 1,000 epochs",
     )
     return Comparison("Norms of BYOL", arms, claims, {"linear": column})
-
-
-def add_rankme(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
-    """Adds RankMe, the number of directions that features use: low for a collapsed network."""
-    return result.adding(measure_table("RankMe of the features", figures, comparison.arms, "rankme"))
-
-
-STUDIES = (
-    Study(
-        "thesis-simclr",
-        "Sáez Maldonado 2021, sec. 10.1 in small: SimCLR over batch, temperature, jitter, blur and network",
-        simclr,
-    ),
-    Study(
-        "thesis-byol",
-        "Sáez Maldonado 2021, sec. 10.2 in small: BYOL over batch, network, jitter and blur; is it less "
-        "sensitive to batch size than SimCLR?",
-        byol,
-    ),
-    comparison_study(
-        "byol-target",
-        "Sáez Maldonado 2021, sec. 8: BYOL with tau of 0 to 1, without weight decay, without predictor",
-        byol_target,
-        label_free_measures,
-        add_rankme,
-    ),
-    comparison_study(
-        "byol-norms",
-        "Richemond et al. 2020 in small: BYOL with batch norm, group norm, standardised weights, no norm",
-        byol_norms,
-        label_free_measures,
-        add_rankme,
-    ),
-)

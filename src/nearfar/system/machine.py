@@ -41,8 +41,7 @@ CORE = (
 FAST_FP16, FAST_BF16 = (7, 0), (8, 0)
 
 # OpenMP threads sleep while they wait. Spinning, the default, makes a step tens of times slower as soon as
-# another
-# process uses a core (benchmarks/disturbed.py).
+# another process uses a core (benchmarks/disturbed.py).
 PASSIVE_WAIT = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-MAX_WORKERS = 256
 Element = TypeVar("Element")
 Output = TypeVar("Output")
 

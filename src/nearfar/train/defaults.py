@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nearfar.config.building import NONE
-from nearfar.config.fields import FIELDS
+from nearfar.config.fields import CHOICES, FIELDS
 from nearfar.config.objects import CUSTOM, VIEWS, Objects, is_own_backbone
 from nearfar.config.presets import preset_for
 from nearfar.config.reading import numbers
@@ -44,6 +44,14 @@ MIN_STEPS, MIN_BATCH = 7, 8  # steps of an epoch, so that the dropped last batch
 # network, and never more passes than MAX_EPOCHS
 CPU_IMAGES, REFERENCE_SIDE, MAX_EPOCHS = 1_000_000, 32, 100
 EPOCHS_ON_CPU = 20  # of data that cannot be opened yet
+# linear accuracy in % that `on_cpu` reached on CIFAR-10: crops, images, epochs (docs/results/quality.md)
+MEASURED_ACCURACY, MEASURED_CROPS, MEASURED_IMAGES, MEASURED_EPOCHS = 71, "2x24", 50_000, 10
+MEASURED_SHARE = 0.9  # of the images that there must be to expect it
+# settings that decide what is learnt
+LEARNING_KEYS = (
+    *("backbone", "image_size", "batch_size", "optimizer", "optimizer_options", "momentum", "lr", "warmup"),
+    *("weight_decay", "layer_decay", "clip", "init", "freeze", "labels", *CHOICES),
+)
 
 
 def resolve_here(
@@ -223,6 +231,21 @@ def _measured_keys(recipe: str, keys: list[str]) -> bool:
     `keys`."""
     together = RECIPES[recipe].on_cpu if recipe in RECIPES else {}
     return bool(together) and {*together, "views"} <= {*keys}
+
+
+def expectation(settings: Settings, count: int) -> str:
+    """What follows "about 12 minutes" in the line about a run on a CPU: the accuracy to expect too, if these
+    settings were measured, on at least as many images and epochs."""
+    together = RECIPES[settings.recipe].on_cpu if settings.recipe in RECIPES else {}
+    if not together or count < MEASURED_SHARE * MEASURED_IMAGES or settings.epochs < MEASURED_EPOCHS:
+        return "on this CPU"
+    measured = resolve(settings.recipe, settings.data, {**together, "views": {"crops": MEASURED_CROPS}})
+    if any(getattr(settings, key) != getattr(measured, key) for key in LEARNING_KEYS):
+        return "on this CPU"
+    return (
+        f"on this CPU; {MEASURED_ACCURACY} % linear accuracy expected on images like CIFAR-10, where it was "
+        f"measured after {MEASURED_EPOCHS} epochs"
+    )
 
 
 def _on_cpu(device: Any) -> bool:

@@ -10,20 +10,28 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from nearfar.errors import worded
+from nearfar.errors import counted, worded
 
 
 class Display:
-    """Shows rows and messages on standard error; `quiet` shows nothing."""
+    """Shows rows and messages on standard error; `quiet` shows nothing. `expectation`: once the speed is known,
+    the run's duration is shown in one line that ends with this text."""
 
     LINE_SECONDS = 10.0  # between plain lines
     WINDOW_SECONDS = 60.0  # over which the speed is measured
     MIN_SECONDS = 5.0  # of steps before the time left is shown
 
     def __init__(
-        self, steps: int, start: int, epochs: int, unit: str = "images", quiet: bool = False
+        self,
+        steps: int,
+        start: int,
+        epochs: int,
+        unit: str = "images",
+        quiet: bool = False,
+        expectation: str | None = None,
     ) -> None:
-        self._steps, self._epochs = steps, epochs
+        self._steps, self._start, self._epochs = steps, start, epochs
+        self._expectation = expectation
         self._unit, self._quiet = unit, quiet
         self._last = time.monotonic()
         self._history: deque[tuple[float, int]] = deque()  # (time, step) of the last minute
@@ -47,6 +55,7 @@ class Display:
 
     def show(self, row: Mapping[str, Any]) -> None:
         self._record(row["step"])
+        self._show_expectation()
         if self._bar and len(self._history) == 1:
             # the first step compiles, so the bar's clock starts after it
             self._bar.reset(self._task, completed=row["step"], description=self._line(row))
@@ -77,12 +86,25 @@ class Display:
         while time_now - self._history[0][0] > self.WINDOW_SECONDS and len(self._history) > 2:
             self._history.popleft()
 
-    def _time_left(self) -> str:
-        """From the speed of the last minute, without the first step, which compiles and fills caches."""
+    def _step_seconds(self) -> float | None:
+        """Of the last minute, without the first step, which compiles and fills caches; None: not known yet."""
         (start, first_step), (end, step) = self._history[0], self._history[-1]
+        return (end - start) / (step - first_step) if end - start >= self.MIN_SECONDS else None
+
+    def _show_expectation(self) -> None:
+        step_seconds = self._step_seconds()
+        if self._expectation is None or step_seconds is None:
+            return
+        minutes = max(1, round(step_seconds * (self._steps - self._start) / 60))
+        self.say(f"about {counted(minutes, 'minutes')} {self._expectation}")
+        self._expectation = None
+
+    def _time_left(self) -> str:
+        step = self._history[-1][1]
         if step == self._steps:
             return "0 s left"
-        if end - start < self.MIN_SECONDS:
+        step_seconds = self._step_seconds()
+        if step_seconds is None:
             return "time left unknown"
-        seconds = (end - start) / (step - first_step) * (self._steps - step)
+        seconds = step_seconds * (self._steps - step)
         return f"{seconds / 60:.1f} min left" if seconds >= 60 else f"{seconds:.0f} s left"

@@ -21,8 +21,8 @@ from nearfar.core.method import Method
 from nearfar.core.randomness import order
 from nearfar.core.schedules import Progress
 from nearfar.core.types import Batch
-from nearfar.data.holdout import HELD_OUT_DRAW
 from nearfar.data.stream import batch_of
+from nearfar.data.training import HELD_OUT_DRAW
 from nearfar.evaluate.held_out import HeldOutNats, held_out_estimate
 from nearfar.modalities import DataSet, Description
 from nearfar.modalities.showing import plain_views

@@ -330,7 +330,7 @@ def held_out_sentence(result: HeldOutNats, meaning: str) -> str:
     certificate = result.certificate
     start = f"on {result.instances} held-out instances: {result.nats:.3f}"
     if certificate.status != "proven":
-        return f"{start} nats, {certificate.status}: {certificate.condition}"
+        return f"{start} nats, {certificate.status}: {certificate.summary}"
     ceiling = "" if certificate.ceiling is None else f", ceiling {certificate.ceiling:.3g}"
     return f"{start} ± {result.error:.3f} nats {meaning} ({certificate.status} lower bound{ceiling})"
 

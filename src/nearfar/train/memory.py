@@ -29,7 +29,7 @@ from nearfar.run.folder import RunFolder
 from nearfar.system.machine import memory_available, memory_held
 from nearfar.train.session import Session
 
-# multiple of saved activations: their gradients, workspace, fragmentation (measured: docs/scale.md)
+# multiple of saved activations: their gradients, workspace, fragmentation (docs/large.md)
 WORKSPACE = 2.4
 # of a score in float32 at the peak of a step, its mask and gradient included (fake tensors: 11)
 SCORE_BYTES = 12

@@ -16,9 +16,8 @@ from nearfar.config.settings import Settings
 from nearfar.core.method import Method
 from nearfar.core.strategy import Strategy
 from nearfar.data import Columns, Limits, Located, locate
-from nearfar.data.all_ranks import open_on_all_ranks
-from nearfar.data.holdout import draw_labelled, split_holdout
 from nearfar.data.lazy import with_quarantine
+from nearfar.data.training import draw_labelled, open_on_all_ranks, split_holdout
 from nearfar.distributed.strategy import join
 from nearfar.errors import UserError, counted
 from nearfar.modalities import DataSet
@@ -29,7 +28,7 @@ from nearfar.run.folder import DataNotes, RunFolder, notes_of
 from nearfar.run.trained import Run, check_kind, columns_in
 from nearfar.system.files import as_path
 from nearfar.system.hardware import environment, keep_freed_memory, pick_device, pick_precision
-from nearfar.train.defaults import resolve_here
+from nearfar.train.defaults import expectation, resolve_here
 from nearfar.train.display import Display
 from nearfar.train.held_out import is_holdout_clean, make_estimate
 from nearfar.train.hooks import Hook, Metrics, PeriodicEvaluation, as_hooks
@@ -65,10 +64,10 @@ def pretrain(
     there are any), a torch `Dataset` of images or (image, label), or a set opened before (see `open_data`).
     Settings are keyword arguments; dotted ones are passed as a mapping: `negatives={"size": 8192}`.
 
-    Objects are welcome for names: `backbone=` a module from a batch of images to (n, d), `bound=`,
-    `selection=`, `critic=`, `negatives=` and `encoders=` parts, `views=` one `Augment` for each view, a
-    function from a picture to a tensor (torchvision's, albumentations' or your own; a list has one for each
-    view), or a function of (instances, seed, epoch, index), where `instances` is what
+    Objects are welcome for names. `backbone=` is a module from a batch of images to (n, d). `bound=`,
+    `selection=`, `critic=`, `negatives=` and `encoders=` are parts. `views=` is one `Augment` for each view; or a
+    function from a picture to a tensor (torchvision's, albumentations' or your own), or a list of one for each
+    view; or a function of (instances, seed, epoch, index), where `instances` is what
     `open_data(data).load(index)` returns. They are copied, so yours stay as they were; the
     trained ones are in the run. To resume, call it again with the same objects: config.yaml describes them
     (classes, numbers, shapes of tensors), and others are refused with what differs. Initial weights of your
@@ -155,7 +154,12 @@ def run_pretraining(
             version_note = write_run_files(session, folder, notes)
         keep_freed_memory()
         display = Display(
-            session.steps, session.step, settings.epochs, session.data.unit, quiet or not strategy.is_first
+            session.steps,
+            session.step,
+            settings.epochs,
+            session.data.unit,
+            quiet or not strategy.is_first,
+            expectation(settings, len(session.data)) if note and session.device.type == "cpu" else None,
         )
         ended = None if restored is None or allow_change else restored.facts.get("ended")
         announce(display, session, notes)

@@ -3,8 +3,7 @@
 from nearfar.config.recipes.distillation import DISTILL
 from nearfar.config.recipes.images import IMAGES, SUPERVISED
 from nearfar.config.recipes.other_data import GRAPHS, PAIRS, SEQUENCES
-from nearfar.config.recipes.recipe import Recipe, Training
-from nearfar.config.recipes.variants import variants
+from nearfar.config.recipes.recipe import Recipe, Training, variants
 
 BASE: dict[str, Recipe] = {
     **IMAGES,

@@ -3,8 +3,15 @@
 Settings are for small pictures and a CPU; presets.py has the papers' own.
 """
 
-from nearfar.config.recipes.recipe import Recipe, Training, share_of
-from nearfar.config.recipes.variants import CLOSE_AFTER, WITH_BANK, WITH_CLOSE_NEIGHBOURS, WITH_NEGATIVES
+from nearfar.config.recipes.recipe import (
+    CLOSE_AFTER,
+    WITH_BANK,
+    WITH_CLOSE_NEIGHBOURS,
+    WITH_NEGATIVES,
+    Recipe,
+    Training,
+    share_of,
+)
 from nearfar.core.abstract import AbstractSelection
 from nearfar.core.method import Method
 from nearfar.core.schedules import Value, cosine

@@ -7,9 +7,8 @@ nearfar pretrain grace TUDataset/PROTEINS --out runs/nodes views.inputs=degree+a
 
 from nearfar.modalities.base import Modality, ViewFamily
 from nearfar.modalities.graph.data import GraphDescription, GraphReader, Graphs
-from nearfar.modalities.graph.networks import GraphNetworks
 from nearfar.modalities.graph.show import GraphPresenter
-from nearfar.modalities.graph.views import Perturb, Shuffle, Thin
+from nearfar.modalities.graph.views import GraphNetworks, Perturb, Shuffle, Thin
 
 GRAPH = Modality(
     name="graph",

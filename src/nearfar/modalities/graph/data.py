@@ -6,7 +6,7 @@ not shown are classes of nodes, which `evaluate` predicts. Attributes of edges a
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from nearfar.errors import UserError, error_reason
 from nearfar.modalities.base import AbstractReader, Choice, Collection, Decoded, StandardisedDescription
-from nearfar.modalities.dataset import DataSet, Unusable
-from nearfar.modalities.labels import Labels, set_fields
+from nearfar.modalities.dataset import DataSet, RowStore, Unusable
+from nearfar.modalities.files import Labels, set_fields
 from nearfar.modalities.vectors.data import mean_and_std
 from nearfar.system.untrusted import read_text
 
@@ -99,16 +99,6 @@ class Graph:
         return replace(self, labels=labels, attributes=attributes, classes=classes)
 
 
-@dataclass(frozen=True)
-class GraphList:
-    """Graphs in memory."""
-
-    graphs: Sequence[Graph]
-
-    def take(self, rows: Int[np.ndarray, "graph"]) -> list[Graph]:
-        return [self.graphs[row] for row in rows]
-
-
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Graphs(DataSet):
     """Opened graphs: `load` returns a list of them."""
@@ -172,7 +162,7 @@ class GraphReader(AbstractReader):
         return Decoded(graph, (count,), len(graph.to_bytes()))
 
     def collect(self, collection: Collection, options: Mapping[str, Any]) -> Graphs:
-        return Graphs(**collection.common(), store=GraphList(collection.all_contents()))
+        return Graphs(**collection.common(), store=RowStore(collection.all_contents().__getitem__))
 
     def describe(self, data: Graphs, size: int | None) -> GraphDescription:
         graphs = data.load(np.arange(len(data)))
@@ -262,7 +252,9 @@ def read_tu(folder: Path, spec: str, inputs: Inputs = "auto") -> Graphs:
         digest.update(graph.to_bytes())
     paths = [f"{name}#{number}" for number in range(count)]
     without = "the folder has no file of graph labels"
-    return Graphs(**set_fields(spec, Graphs.unit, labelled, paths, digest, without), store=GraphList(graphs))
+    return Graphs(
+        **set_fields(spec, Graphs.unit, labelled, paths, digest, without), store=RowStore(graphs.__getitem__)
+    )
 
 
 def _split(graph_of: np.ndarray, joined: Graph, count: int, spec: str) -> list[Graph]:

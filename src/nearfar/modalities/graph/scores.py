@@ -22,8 +22,7 @@ from nearfar.core.method import Method
 from nearfar.core.results import Figure, Measurement
 from nearfar.modalities.base import Measure
 from nearfar.modalities.graph.data import Graph, GraphReader
-from nearfar.modalities.graph.networks import network_for
-from nearfar.modalities.graph.views import WholeGraph
+from nearfar.modalities.graph.views import WholeGraph, network_for
 from nearfar.modalities.showing import plain_views
 from nearfar.parts.encoders import GraphNetwork
 from nearfar.parts.encoders.graphs import flattened

@@ -1,7 +1,7 @@
 """Sets of images: readers, the stores of their pixels, and their description."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -21,7 +21,8 @@ from nearfar.modalities.base import (
     Description,
     NamedData,
 )
-from nearfar.modalities.dataset import DataSet, Store, Unusable
+from nearfar.modalities.dataset import DataSet, RowStore, Store, Unusable, unlike_most
+from nearfar.modalities.files import set_fields
 from nearfar.modalities.image import named
 from nearfar.modalities.image.decode import (
     MAX_CHANNELS,
@@ -34,9 +35,8 @@ from nearfar.modalities.image.decode import (
     shrunk,
     shrunk_size,
 )
-from nearfar.modalities.image.idx import is_images
+from nearfar.modalities.image.named import is_images
 from nearfar.modalities.image.views.pipeline import Spans, statistics, wide_statistics
-from nearfar.modalities.labels import set_fields
 
 MAX_PADDED_BYTES = 2**35  # of a batch
 MAX_DEFAULT_SIZE = 224  # side of a view when the settings name none and the pictures are larger
@@ -54,16 +54,6 @@ class StackedStore:
     def take(self, rows: Int[np.ndarray, "image"]) -> Pixels:
         sizes = np.tile(np.array(self.array.shape[1:3], dtype=np.int32), (len(rows), 1))
         return Pixels(self.array[rows], sizes)
-
-
-@dataclass(frozen=True)
-class PictureStore:
-    """Pictures of different sizes, or too many to stack; `read(row)` returns one."""
-
-    read: Callable[[int], DecodedPicture]
-
-    def take(self, rows: Int[np.ndarray, "image"]) -> Pixels:
-        return padded([self.read(int(row)) for row in rows])
 
 
 @dataclass(frozen=True)
@@ -273,18 +263,17 @@ class ImageReader(AbstractReader):
         return loaded.data[0, :height, :width]
 
     def outliers(self, facts: Sequence[Any]) -> dict[int, str]:
-        kinds = [(fact[2], fact[3]) for fact in facts]
-        usual = max(sorted(set(kinds)), key=kinds.count, default=(3, 8))
-        return {
-            place: f"{_kind(*kind)}, where most images have {_kind(*usual)}; convert the ones or the others"
-            for place, kind in enumerate(kinds)
-            if kind != usual
-        }
+        return unlike_most(
+            [(fact[2], fact[3]) for fact in facts],
+            lambda kind, usual: (
+                f"{_kind(*kind)}, where most images have {_kind(*usual)}; convert the ones or the others"
+            ),
+        )
 
     def collect(self, collection: Collection, options: Mapping[str, Any]) -> Images:
         facts, contents = collection.facts, collection.contents
         sizes = np.asarray(facts)[:, :2].astype(np.int32)
-        store: PictureStore | StackedStore = PictureStore(collection.read)
+        store: Store = RowStore(collection.read, padded)
         if contents is not None and len({tuple(fact) for fact in facts}) == 1:
             array = np.empty((len(contents), *facts[0][:3]), dtype=contents[0].dtype)
             # each picture is freed once copied, so that memory is not used twice

@@ -4,7 +4,7 @@ Pillow reads pictures of 8 bits: grey, palette, RGB, CMYK, with or without alpha
 bands and its colours 8 bits, so every other layout is read here: any number of bands of 8 to 64 bits, whole
 or floating, in strips or tiles, interleaved or one after the other, or as pages of one band each. Packed
 segments (LZW, deflate, PackBits, Zstandard) are unpacked by Pillow's libtiff to the size that the layout
-promises, so that no file unpacks to more than its header says, and none is completed where it ends early. The
+promises. So no file unpacks to more than its header states, and none is completed where it ends early. The
 margins of tiles count as pixels: a tile of millions of pixels for each pixel of the picture would take hours.
 """
 

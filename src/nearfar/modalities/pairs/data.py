@@ -25,11 +25,10 @@ from jaxtyping import Int
 from nearfar.errors import UserError
 from nearfar.modalities.base import AbstractReader, Choice, Collection, Description, Modality
 from nearfar.modalities.dataset import DataSet, Unusable
-from nearfar.modalities.files import file_bytes, read_table
+from nearfar.modalities.files import class_numbers, file_bytes, read_table, set_fields
 from nearfar.modalities.image import IMAGE
-from nearfar.modalities.labels import class_numbers, set_fields
 from nearfar.modalities.sound import SOUND
-from nearfar.modalities.sound.decode import is_sound
+from nearfar.modalities.sound.data import is_sound
 from nearfar.modalities.text import TEXT, Reading
 from nearfar.modalities.vectors import VECTORS
 from nearfar.system.untrusted import check_data_file, npz_arrays

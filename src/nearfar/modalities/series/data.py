@@ -19,8 +19,7 @@ from jaxtyping import Float32, Int, Int64
 from nearfar.errors import UserError, check_whole
 from nearfar.modalities.base import AbstractReader, Choice, StandardisedDescription
 from nearfar.modalities.dataset import DataSet
-from nearfar.modalities.files import read_table
-from nearfar.modalities.labels import Labels, class_numbers
+from nearfar.modalities.files import Labels, class_numbers, read_table
 from nearfar.modalities.vectors.data import mean_and_std, single_precision
 from nearfar.system.untrusted import check_data_file, npz_arrays
 

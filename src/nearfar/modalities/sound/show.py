@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from nearfar.modalities.base import AbstractPresenter, Features, MakeViews
-from nearfar.modalities.sequences import Sequences
+from nearfar.modalities.dataset import Sequences
 from nearfar.modalities.showing import spectrogram
 from nearfar.modalities.sound.data import Recordings
 

@@ -14,7 +14,7 @@ from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
 from nearfar.errors import check_whole
 from nearfar.modalities.base import PlainView
-from nearfar.modalities.sequences import Sequences
+from nearfar.modalities.dataset import Sequences
 from nearfar.modalities.sound.data import SoundDescription
 
 Sound = Float[Tensor, "item 2 time"]

@@ -15,9 +15,8 @@ from jaxtyping import Int64
 
 from nearfar.errors import UserError
 from nearfar.modalities.base import AbstractReader, Arrays, Choice, Collection, Decoded, Description
-from nearfar.modalities.dataset import DataSet, Unusable
-from nearfar.modalities.labels import Labels, set_fields
-from nearfar.modalities.sequences import PADDING, SequenceStore
+from nearfar.modalities.dataset import PADDING, DataSet, RowStore, Unusable, padded
+from nearfar.modalities.files import Labels, set_fields
 
 UNKNOWN_SYMBOL = "�"  # the character that Unicode keeps for what cannot be shown
 MAX_SYMBOLS = 2**20
@@ -173,7 +172,7 @@ def _texts(
         digest.update(path.encode() + b"\0" + block.astype("<i8").tobytes())
     return Texts(
         **set_fields(name, Texts.unit, labelled, paths, digest, unlabelled),
-        store=SequenceStore(blocks.__getitem__),
+        store=RowStore(blocks.__getitem__, padded),
         symbols=vocabulary,
         lengths=np.array([len(block) for block in blocks], dtype=np.int64),
         **fields,

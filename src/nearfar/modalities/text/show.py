@@ -23,7 +23,7 @@ from nearfar.core.schedules import START
 from nearfar.core.statistics import Interval, wilson
 from nearfar.core.types import Batch
 from nearfar.modalities.base import AbstractPresenter, Features, MakeViews, Measure
-from nearfar.modalities.sequences import Sequences
+from nearfar.modalities.dataset import Sequences
 from nearfar.modalities.showing import page_of
 from nearfar.modalities.text.data import TextDescription, Texts
 

@@ -16,7 +16,7 @@ from nearfar.core.abstract import AbstractViews, AbstractViewSettings
 from nearfar.core.randomness import uniforms
 from nearfar.errors import check_number, check_whole
 from nearfar.modalities.base import PlainView
-from nearfar.modalities.sequences import Sequences
+from nearfar.modalities.dataset import Sequences
 from nearfar.modalities.text.data import TextDescription
 
 Symbols = Int64[Tensor, "item time"]

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from nearfar.errors import UserError
 from nearfar.modalities.base import AbstractReader, Arrays, Collection, Decoded, StandardisedDescription
-from nearfar.modalities.dataset import DataSet, Store, Unusable
-from nearfar.modalities.labels import set_fields
+from nearfar.modalities.dataset import DataSet, Store, Unusable, unlike_most
+from nearfar.modalities.files import set_fields
 
 MAX_MARGINAL, MIN_MARGINAL = 1000, 32  # values of a column that a description keeps
 MAX_MARGINALS = 100_000  # of all columns, where that leaves enough for each
@@ -148,8 +148,7 @@ class VectorsReader(AbstractReader):
 
     def outliers(self, facts: Sequence[Any]) -> dict[int, str]:
         widths = [width for (width,) in facts]
-        usual = max(sorted(set(widths)), key=widths.count, default=0)
-        return {n: f"{w} numbers, where most have {usual}" for n, w in enumerate(widths) if w != usual}
+        return unlike_most(widths, lambda width, usual: f"{width} numbers, where most have {usual}")
 
     def collect(self, collection: Collection, options: Mapping[str, Any]) -> Vectors:
         rows = np.stack(collection.all_contents())

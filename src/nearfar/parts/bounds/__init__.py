@@ -56,6 +56,7 @@ PARTS = Joinable(
         "needs_bounded_scores": any,
         "reads_negatives": any,
         "averages_anchors": all,
+        "reads_only_logsumexp": all,
     },
     shared=True,  # one alpha for all that have one
 )

@@ -17,6 +17,7 @@ BATCH_STATISTICS = (
     "an embedding depends on the rest of its batch (batch norm in training mode), so anchor and negatives "
     "are not independent"
 )
+CLAIM = "a lower bound in expectation if rows are independent draws"
 # of every proof: which information is meant. For the data set itself as the population, rows drawn without
 # replacement are dependent, and the estimate can exceed that information (docs/certificates.md)
 POPULATION = (
@@ -77,10 +78,9 @@ def certify(
         )
     if sampling.cut == "above":
         if sampling.coverage is None:
-            return not_covered(f"{_CUT}, which was not measured", ceiling)
-        return Certificate(
-            "measured", f"{_CUT}, which {_measured_coverage(sampling.coverage)}{_limit(ceiling)}", ceiling
-        )
+            return not_covered(f"{_CUT}, which was not measured; {_CUT_CONDITION}", ceiling)
+        held = _measured_coverage(sampling.coverage)
+        return Certificate("measured", f"{_CUT}, which {held}; {_CUT_CONDITION}{_limit(ceiling)}", ceiling)
     if sampling.importance:
         condition = f"{condition}; anchors are weighted by p / q of their draw, so the expectation is that of blind draws"
     if sampling.cut == "below":
@@ -92,14 +92,12 @@ def certify(
         unknown.append("neither encoders nor critic were fitted to this sample")
     if sampling.batch_statistics is None:
         unknown.append("no embedding depends on the rest of its batch")
-    assumptions = f"; given that {' and '.join(unknown)}" if unknown else ""
-    return Certificate("proven", f"{condition}{assumptions}; {POPULATION}", ceiling)
+    assumptions = f", given that {' and '.join(unknown)}" if unknown else ""
+    return Certificate("proven", f"{CLAIM}{assumptions}; {condition}; {POPULATION}", ceiling)
 
 
-_CUT = (
-    "the most similar negatives were dropped, so every kept e^f must be at least its mean over the anchor's "
-    "candidates"
-)
+_CUT = "dropping the most similar negatives has a condition"
+_CUT_CONDITION = "every kept e^f must be at least its mean over the anchor's candidates"
 
 
 def _measured_coverage(coverage: Coverage) -> str:

@@ -52,6 +52,7 @@ class AlphaCPC(AbstractBound):
         "E[ log( m e^f(u, v+) / (alpha e^f(u, v+) + b sum_k e^f(u, v_k)) ) ], b = (m - alpha) / (m - 1), "
         "alpha = {alpha}"
     )
+    reads_only_logsumexp = True
     averages_anchors = True
     alpha: Value = 0.5
 
@@ -80,8 +81,8 @@ class AlphaCPC(AbstractBound):
             return InfoNCE().certificate(sampling, progress)
         if min(alphas) < 1:
             reason = (
-                f"alpha = {min(alphas):g} is below 1: on a fair coin seen twice, 2 negatives and alpha = "
-                "0.5 give 0.7174 nats, more than the log 2 = 0.6931 there are"
+                f"alpha = {min(alphas):g} is below 1, so the value can exceed I; on a fair coin seen twice, 2 "
+                "negatives and alpha = 0.5 give 0.7174 nats, more than the log 2 = 0.6931 there are"
             )
             return not_covered(reason, ceiling)
         if not sampling.exchangeable:
@@ -109,6 +110,7 @@ class MultiLabelCPC(AbstractBound):
         "E_i[ log( nm e^f(u_i, v_i+) / (alpha sum_j e^f(u_j, v_j+) + b sum_jk e^f(u_j, v_jk)) ) ], b = (m - "
         "alpha) / (m - 1), alpha = {alpha}"
     )
+    reads_only_logsumexp = True
     alpha: Value = 1.0
 
     def __post_init__(self) -> None:
@@ -156,7 +158,7 @@ class MultiLabelCPC(AbstractBound):
         if not sampling.independent:
             reason = sampling.reason or "anchors share their negatives"
             return not_covered(
-                f"{reason}, and the proof needs {n} times {m - 1} negatives drawn from p(v) independently",
+                f"{reason}; the proof needs {n} times {m - 1} negatives drawn from p(v) independently",
                 ceiling,
             )
         condition = (

@@ -34,6 +34,7 @@ class InfoNCE(AbstractBound):
     """
 
     equation = "E[ f(u, v+) - log( (e^f(u, v+) + sum_k e^f(u, v_k)) / m ) ], m = 1 + number of v_k"
+    reads_only_logsumexp = True
     averages_anchors = True
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
@@ -69,6 +70,7 @@ class Vince(AbstractBound):
 
     objective_only = True
     equation = "E[ f(u, v+) - log( (e^f(u, v+) + sum_k e^f(u, v_k)) / m ) ], v_k from any q(v | v+)"
+    reads_only_logsumexp = True
     averages_anchors = True
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
@@ -100,6 +102,7 @@ class Debiased(AbstractBound):
         "E[ f(u, v+) - log( (e^f(u, v+) + G) / m ) ], G = max( (sum_k e^f(u, v_k) - t N e^f(u, v+)) / (1 - "
         "t), N e^(least f) ), N = m - 1 the number of v_k, t = {tau}"
     )
+    reads_only_logsumexp = True
 
     averages_anchors = True
     tau: Value = 0.1

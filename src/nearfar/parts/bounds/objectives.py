@@ -28,6 +28,7 @@ class Agreement(AbstractBound):
 
     objective_only = True
     equation = "E[ 2 f(u, v+) - 2 ] = -E[ |u - v+|^2 ] of unit vectors"
+    reads_only_logsumexp = True
     remarks = (("weight", lambda weight: weight != 1, "times {weight}"),)
     reads_negatives = False
     needs_bounded_scores = True  # scores: longer vectors would agree ever more
@@ -109,6 +110,7 @@ class Tuple(AbstractBound):
 
     objective_only = True
     equation = TUPLE_EQUATION
+    reads_only_logsumexp = True
     averages_anchors = True
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
@@ -127,6 +129,7 @@ class NPair(AbstractBound):
 
     objective_only = True
     equation = TUPLE_EQUATION
+    reads_only_logsumexp = True
     averages_anchors = True
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
@@ -151,6 +154,7 @@ class SupCon(AbstractBound):
         "E[ log( e^f(u, p) / sum over all v of e^f(u, v) ) ], the mean over positives p outside the log "
         "(form out) or inside (in): {form}"
     )
+    reads_only_logsumexp = True
 
     form: Literal["out", "in"] = "out"
 
@@ -183,6 +187,7 @@ class CrossEntropy(AbstractBound):
 
     objective_only = True
     equation = "E[ f(u, v+) - log sum_k e^f(u, w_k) ]"
+    reads_only_logsumexp = True
     averages_anchors = True
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
@@ -200,6 +205,7 @@ class NoBound(AbstractBound):
 
     objective_only = True
     equation = "nothing"
+    reads_only_logsumexp = True
     reads_negatives = False
 
     @staticmethod
@@ -236,6 +242,7 @@ class Sum(nn.Module, AbstractBound):
         self.needs_bounded_scores = any(part.needs_bounded_scores for part in parts)
         self.reads_negatives = any(part.reads_negatives for part in parts)
         self.averages_anchors = all(part.averages_anchors for part in parts)
+        self.reads_only_logsumexp = all(part.reads_only_logsumexp for part in parts)
         self.has_memory = any(part.has_memory for part in parts)
         self.remembered = nn.ModuleList(part for part in parts if isinstance(part, nn.Module))
 

@@ -1,7 +1,7 @@
 """Bounds with an explicit normaliser: Barber-Agakov, its unnormalised form, and that with a fixed baseline.
 
-Write Z(u) = E_p(v)[e^f(u, v)]. Then I >= E[f - log Z] (UBA), and because log Z <= Z/a + log a - 1 for every a
-> 0, I >= E[f] - E[Z/a] - log a + 1 (TUBA), which is linear in the negatives. NWJ is a = e (Wu et al. 2020,
+Write Z(u) = E_p(v)[e^f(u, v)]. Then I >= E[f - log Z] (UBA). Because log Z <= Z/a + log a - 1 for every a > 0,
+I >= E[f] - E[Z/a] - log a + 1 (TUBA), which is linear in the negatives. NWJ is a = e (Wu et al. 2020,
 App. A).
 """
 
@@ -28,6 +28,7 @@ class BarberAgakov(AbstractBound):
     the value lacks that constant."""
 
     equation = "E[ f(u, v+) ] + H(v), f the log of a normalised q(v | u), H(v) known or left out"
+    reads_only_logsumexp = True
     reads_negatives = False
     needs_bounded_scores = True  # scores: nothing else holds the value down
     entropy: float | None = None
@@ -70,6 +71,7 @@ class UBA(AbstractBound):
     """E[f(u, v+) - log Z(u)], Z(u) the mean of e^f over negatives (Wu et al. 2020, Lemma A.1)."""
 
     equation = "E[ f(u, v+) - log mean_k e^f(u, v_k) ]"
+    reads_only_logsumexp = True
 
     def __call__(self, scores: Scores, progress: Progress | None = None) -> Float[Tensor, ""]:
         count = scores.negative.count()
@@ -160,6 +162,7 @@ class DonskerVaradhan(nn.Module, AbstractBound):
     """
 
     equation = "E[ f(u, v+) ] - log E[ e^f(u, v_k) ]"
+    reads_only_logsumexp = True
     has_memory = True
     log_running: Tensor
 
@@ -197,7 +200,7 @@ class DonskerVaradhan(nn.Module, AbstractBound):
     def certificate(self, sampling: NegativeSampling, progress: Progress | None = None) -> Certificate:
         if sampling.held_out:
             return not_covered(
-                "on held-out data the estimate is consistent, but biased upwards at finite size: the log of "
+                "on held-out data the estimate is consistent, but biased upwards at finite size; the log of "
                 f"a mean over {sampling.anchors} times {sampling.negatives} pairs lies below the log of its "
                 "expectation (Jensen)"
             )

@@ -207,9 +207,8 @@ class Dictionary(AbstractNegatives):
         self, batch_size: int, key_views: int, keys_per_instance: int = 1, same_instance_negatives: int = 0
     ) -> NegativeSampling:
         reason = (
-            "each symbol (or class) is a negative once, not as often as it occurs, so the value can exceed "
-            "the "
-            "information by as much as the symbols' entropy falls short of log V (Wu et al. 2020, sec. 5.1)"
+            "each symbol (or class) is a negative once, not as often as it occurs; the value can exceed the "
+            "information by log V minus the symbols' entropy (Wu et al. 2020, sec. 5.1)"
         )
         return NegativeSampling(
             batch_size, self.size - 1, exchangeable=False, reason=reason, positive_is_key=True

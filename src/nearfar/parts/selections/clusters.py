@@ -197,11 +197,11 @@ class Cave(nn.Module, AbstractSelection):
 
     def sampling(self, source: NegativeSampling, progress: Progress | None = None) -> NegativeSampling:
         reason = (
-            "negatives come from the anchor's own cluster, which Wu et al. 2021, Thm 3.1 covers only where "
+            "negatives come from the anchor's own cluster; Wu et al. 2021, Thm 3.1 covers this only where "
             "every kept e^f is at least its mean over the anchor's candidates"
         )
         if self.close is not None:
-            reason = f"{reason}, and close neighbours count as positives"
+            reason = f"close neighbours count as positives; {reason}"
         joined = self.close is not None
         return replace(
             source,

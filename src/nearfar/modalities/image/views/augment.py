@@ -8,21 +8,33 @@ SimCLR's two are alike, BYOL's differ in blur and solarisation, instance discrim
 jitters.
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
+from nearfar.config.schema import between, check_fields, check_given, convert, rising, settable
 from nearfar.errors import UserError
-from nearfar.modalities.image.views.operations import OPERATIONS, Operation, operation
-
-ValueRange = tuple[float, float]
+from nearfar.modalities.image.views.operations import (
+    OPERATIONS,
+    Operation,
+    Probability,
+    Ratios,
+    Share,
+    Shares,
+    operation,
+)
 
 SMALL_SIZE = 64  # at most this many pixels a side, a pipeline's small variant is taken
 
-_PROBABILITIES = ("crop", "flip", "jitter", "greyscale", "blur", "solarise")
 _STRENGTHS = ("brightness", "contrast", "saturation")
-STRONGEST = 100.0  # beyond, every picture is black and white; float32 would overflow long after
 STRENGTH = "strength"  # of the whole jitter: a setting that stands for four
+
+# beyond a strength of 100 every picture is black and white, and float32 overflows long after
+Strength = Annotated[float, between(0, 100, "a strength")]
+OverallStrength = Annotated[float, between(0, 125)]
+HueShift = Annotated[float, between(0, 0.5, "a share of the colour circle")]
+# narrower than a hundredth of a pixel a Gaussian touches no neighbour, and its square underflows float32
+Sigmas = Annotated[tuple[float, float], rising(0.01)]
 
 
 @dataclass(frozen=True)
@@ -33,72 +45,38 @@ class Augment:
     turn. Strength or probability 0 leaves the image exactly as it was.
     """
 
-    crop: float = 1.0  # probability of a random crop; otherwise the largest central one within crop_ratio
-    crop_scale: ValueRange = (0.08, 1.0)  # share of the image's area
-    crop_ratio: ValueRange = (3 / 4, 4 / 3)  # width / height
-    flip: float = 0.5
-    jitter: float = 0.8
-    brightness: float = 0.8
-    contrast: float = 0.8
-    saturation: float = 0.8
-    hue: float = 0.2
-    greyscale: float = 0.2
+    crop: Probability = (
+        1.0  # probability of a random crop; otherwise the largest central one within crop_ratio
+    )
+    crop_scale: Shares = (0.08, 1.0)  # share of the image's area
+    crop_ratio: Ratios = (3 / 4, 4 / 3)  # width / height
+    flip: Probability = 0.5
+    jitter: Probability = 0.8
+    brightness: Strength = 0.8
+    contrast: Strength = 0.8
+    saturation: Strength = 0.8
+    hue: HueShift = 0.2
+    greyscale: Probability = 0.2
     greyscale_first: bool = False  # before the jitter, as in instance discrimination and MoCo v1
-    blur: float = 0.5
-    blur_sigma: ValueRange = (0.1, 2.0)  # in pixels of the view
-    blur_kernel: float = 0.1  # width of the blur's window as a share of the view's
-    solarise: float = 0.0
-    solarise_threshold: float = 0.5
-    also: tuple[Operation, ...] = ()  # after all of these, in this order (operations.py)
+    blur: Probability = 0.5
+    blur_sigma: Sigmas = (0.1, 2.0)  # in pixels of the view
+    blur_kernel: Share = 0.1  # width of the blur's window as a share of the view's
+    solarise: Probability = 0.0
+    solarise_threshold: Share = 0.5
+    # after all of these, in this order (operations.py)
+    also: tuple[Operation, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        for name in _PROBABILITIES:
-            self._number(name, 0.0, 1.0, "a probability")
-        for name in _STRENGTHS:
-            self._number(name, 0.0, STRONGEST, "a strength")
-        self._number("hue", 0.0, 0.5, "a share of the colour circle")
-        self._number("solarise_threshold", 0.0, 1.0, "a brightness")
-        self._number("blur_kernel", 0.0, 1.0, "a share of the view's width")
-        self._range("crop_scale", 0.0, 1.0)
-        self._range("crop_ratio", 0.0, math.inf)
-        # Narrower than a hundredth of a pixel a Gaussian touches no neighbour, and its square underflows
-        # float32.
-        self._range("blur_sigma", 0.01, math.inf)
-        if not isinstance(self.greyscale_first, bool):
-            raise UserError(f"views.greyscale_first is {self.greyscale_first!r}; expected true or false.")
-
-    def _number(self, name: str, low: float, high: float, meaning: str) -> None:
-        value = getattr(self, name)
-        if not _is_number(value) or not low <= value <= high:
-            allowed = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
-            raise UserError(f"views.{name} is {value!r}; expected {meaning}, a number {allowed}.")
-        object.__setattr__(self, name, float(value))
-
-    def _range(self, name: str, low: float, high: float) -> None:
-        value = getattr(self, name)
-        pair = isinstance(value, Sequence) and len(value) == 2 and all(_is_number(v) for v in value)
-        if not pair or not low <= value[0] <= value[1] <= high or value[0] <= 0:
-            bound = f"above {low:g}" if low == 0 else f"of at least {low:g}"
-            upper = f" and at most {high:g}" if high < math.inf else ""
-            raise UserError(
-                f"views.{name} is {value!r}; expected two numbers {bound}{upper}, the smaller first."
-            )
-        object.__setattr__(self, name, (float(value[0]), float(value[1])))
+        check_fields(self, "views")
 
     def kernel_width(self, size: int) -> int:
         """The width of the blur's window on a view of `size` pixels: odd, at least 3 (SimCLR: 23 on 224)."""
         return max(3, int(self.blur_kernel * size) // 2 * 2 + 1)
 
 
-def _is_number(value: object) -> bool:
-    # compared, not converted: Python's whole numbers can be too large for a float
-    return isinstance(value, int | float) and not isinstance(value, bool) and -1e100 < value < 1e100
-
-
 SIMCLR = Augment()
-# Chen et al. 2020, appendix B.9 on CIFAR-10: jitter at half strength, no blur. The smallest crop is a fifth
-# of the
-# image, not 0.08: of 32 × 32 pixels that would leave 9 × 9, too little to tell what it shows.
+# Chen et al. 2020, appendix B.9 on CIFAR-10: jitter at half strength, no blur. The smallest crop is a fifth of
+# the image, not 0.08: of 32 × 32 pixels that would leave 9 × 9, too little to tell what it shows.
 SIMCLR_SMALL = replace(
     SIMCLR, crop_scale=(0.2, 1.0), brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, blur=0.0
 )
@@ -191,30 +169,21 @@ def jittered(augment: Augment, strength: float) -> Augment:
 
 def _changed(augment: Augment, changes: object, key: str) -> Augment:
     if not isinstance(changes, Mapping):
-        raise UserError(f"{key} is {changes!r}; expected a mapping of settings of one view.")
-    names = [*(field.name for field in fields(Augment) if field.name != "also"), STRENGTH, *OPERATIONS]
+        raise UserError(f"{key} was {changes!r}; expected a mapping of settings of one view")
+    names = [*settable(Augment), STRENGTH, *OPERATIONS]
+    for name in changes:
+        if name not in names:
+            raise UserError(f"{key}.{name} is not a setting; expected {', '.join(names)}")
+    # first, so that a strength and one of its four together are the strength but for that one
     if STRENGTH in changes:
-        strength = changes[STRENGTH]
-        strongest = STRONGEST / SIMCLR.brightness
-        if not _is_number(strength) or not 0 <= strength <= strongest:
-            raise UserError(f"{key}.{STRENGTH} is {strength!r}; expected a number from 0 to {strongest:g}.")
+        strength = convert(changes[STRENGTH], OverallStrength, f"{key}.{STRENGTH}")
         if not augment.brightness:
             raise UserError(
                 f"{key}.{STRENGTH} was {strength:g}; strength scales brightness, which is 0 here. Set "
                 "views.brightness."
             )
-        # first, so that a strength and one of its four together are the strength but for that one
-        rest = {name: value for name, value in changes.items() if name != STRENGTH}
-        return _changed(jittered(augment, float(strength)), rest, key)
-    operations = {name: operation(name, value, key) for name, value in changes.items() if name in OPERATIONS}
-    if operations:
-        unchanged = tuple(entry for entry in augment.also if entry.name not in operations)
-        rest = {name: value for name, value in changes.items() if name not in operations}
-        return _changed(replace(augment, also=(*unchanged, *operations.values())), rest, key)
-    for name in changes:
-        if name not in names:
-            raise UserError(f"{key}.{name} is not a setting; expected {', '.join(names)}.")
-    try:
-        return replace(augment, **changes)
-    except UserError as error:
-        raise UserError(str(error).replace("views.", f"{key}.", 1)) from None
+        augment = jittered(augment, strength)
+    added = {name: operation(name, value, key) for name, value in changes.items() if name in OPERATIONS}
+    also = (*(entry for entry in augment.also if entry.name not in added), *added.values())
+    values = {name: value for name, value in changes.items() if name not in (*added, STRENGTH)}
+    return replace(augment, also=also, **check_given(Augment, values, key))

@@ -276,7 +276,7 @@ def _grey(r: np.ndarray, g: np.ndarray, b: np.ndarray) -> None:
 def _turn_hue(r: np.ndarray, g: np.ndarray, b: np.ndarray, shift: np.float32) -> None:
     """Turn the hue by `shift` of a full circle, without going through HSV.
 
-    With V the largest and C the largest minus the smallest channel and H in sixths of the circle, a channel
+    V is the largest channel, C the largest minus the smallest, H the hue in sixths of the circle. Then a channel
     is V - C · clip(min(k, 4 - k), 0, 1), k = (n + H) mod 6 with n = 5, 3, 1 for red, green, blue: saturation,
     which is C / V, cancels, and no branch is left to keep the loop from being vectorised.
     """

@@ -9,16 +9,22 @@ run. It is a frozen dataclass with a `name`, how many numbers it needs (`slots`)
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from nearfar.errors import UserError
+from nearfar.config.schema import between, check_fields, check_given, rising
 from nearfar.modalities.image.views.colour import ImageTensor
+
+# types of settings
+Probability = Annotated[float, between(0, 1, "a probability")]
+Share = Annotated[float, between(0, 1)]
+Shares = Annotated[tuple[float, float], rising(0, 1)]
+Ratios = Annotated[tuple[float, float], rising(0)]
 
 
 class Operation(Protocol):
@@ -40,16 +46,13 @@ class Erase:
 
     name: ClassVar[str] = "erase"
     slots: ClassVar[int] = 4
-    probability: float = 0.5
-    scale: tuple[float, float] = (0.02, 0.33)  # share of the image's area
-    ratio: tuple[float, float] = (0.3, 3.3)  # width / height
-    value: float = 0.5
+    probability: Probability = 0.5
+    scale: Shares = (0.02, 0.33)  # of the image's area
+    ratio: Ratios = (0.3, 3.3)  # width / height
+    value: Share = 0.5
 
     def __post_init__(self) -> None:
-        check_number(self, "probability", 0.0, 1.0)
-        check_number(self, "value", 0.0, 1.0)
-        for key, high in (("scale", 1.0), ("ratio", math.inf)):
-            check_range(self, key, high)
+        check_fields(self, f"views.{self.name}")
 
     def __call__(self, images: ImageTensor, numbers: Float[Tensor, "image slot"]) -> ImageTensor:
         height, width = images.shape[2:]
@@ -79,12 +82,11 @@ class Rotate:
 
     name: ClassVar[str] = "rotate"
     slots: ClassVar[int] = 1
-    probability: float = 0.5
-    degrees: float = 30.0
+    probability: Probability = 0.5
+    degrees: Annotated[float, between(0, 180)] = 30.0
 
     def __post_init__(self) -> None:
-        check_number(self, "probability", 0.0, 1.0)
-        check_number(self, "degrees", 0.0, 180.0)
+        check_fields(self, f"views.{self.name}")
 
     def __call__(self, images: ImageTensor, numbers: Float[Tensor, "image slot"]) -> ImageTensor:
         height, width = images.shape[2:]
@@ -106,18 +108,16 @@ class Pad:
 
     name: ClassVar[str] = "pad"
     slots: ClassVar[int] = 2
-    probability: float = 1.0
-    pixels: int = 4
+    probability: Probability = 1.0
+    pixels: Annotated[int, between(0, 512)] = 4
 
     def __post_init__(self) -> None:
-        check_number(self, "probability", 0.0, 1.0)
-        check_number(self, "pixels", 0, 512)
+        check_fields(self, f"views.{self.name}")
 
     def __call__(self, images: ImageTensor, numbers: Float[Tensor, "image slot"]) -> ImageTensor:
         height, width = images.shape[2:]
-        pixels = int(self.pixels)
-        padded = F.pad(images, [pixels] * 4)
-        top, left = torch.floor(numbers * (2 * pixels + 1)).long().unbind(1)
+        padded = F.pad(images, [self.pixels] * 4)
+        top, left = torch.floor(numbers * (2 * self.pixels + 1)).long().unbind(1)
         rows = top[:, None] + torch.arange(height, device=images.device)
         columns = left[:, None] + torch.arange(width, device=images.device)
         place = torch.arange(len(images), device=images.device)[:, None, None]
@@ -130,31 +130,5 @@ OPERATIONS: dict[str, Callable[..., Operation]] = {"erase": Erase, "rotate": Rot
 
 def operation(name: str, value: Any, key: str) -> Operation:
     """The operation that a setting describes: a number is its probability, a mapping its settings."""
-    make: Any = OPERATIONS[name]
-    settings = dict(value) if isinstance(value, Mapping) else {"probability": value}
-    names = [field.name for field in fields(make) if field.init]
-    for setting in settings:
-        if setting not in names:
-            raise UserError(f"{key}.{name}.{setting} is not a setting; expected {', '.join(names)}.")
-    try:
-        return make(**{setting: tuple(v) if isinstance(v, list) else v for setting, v in settings.items()})
-    except UserError as problem:
-        raise UserError(str(problem).replace("views.", f"{key}.", 1)) from None
-
-
-def check_number(part: Operation, key: str, low: float, high: float) -> None:
-    """Refuses a setting that is not a number from `low` to `high`."""
-    value = getattr(part, key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
-        raise UserError(f"views.{part.name}.{key} is {value!r}; expected a number from {low:g} to {high:g}.")
-
-
-def check_range(part: Operation, key: str, high: float) -> None:
-    """Refuses a setting that is not two numbers above 0, the smaller first."""
-    value = getattr(part, key)
-    pair = isinstance(value, (tuple, list)) and len(value) == 2
-    if not pair or not all(isinstance(v, int | float) for v in value) or not 0 < value[0] <= value[1] <= high:
-        upper = f" and at most {high:g}" if high < math.inf else ""
-        raise UserError(
-            f"views.{part.name}.{key} is {value!r}; expected two numbers above 0{upper}, the smaller first."
-        )
+    settings = value if isinstance(value, Mapping) else {"probability": value}
+    return OPERATIONS[name](**check_given(OPERATIONS[name], settings, f"{key}.{name}"))

@@ -1,7 +1,7 @@
 """The random part of augmentation, drawn apart from the images: parameters = g(seed, epoch, index, view).
 
-Nothing here sees a pixel and nothing in the kernels draws a number, so the two implementations of a pipeline
-(compiled for CPUs, batched torch elsewhere) show the same view when given the same `Parameters`.
+Nothing here sees a pixel and nothing in the kernels draws a number. So the two implementations of a pipeline
+(compiled for CPUs, batched torch elsewhere) show the same view for the same `Parameters`.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,7 @@ NEVER = 2.0  # a solarisation threshold that no pixel reaches
 
 _ATTEMPTS = 10  # as torchvision's RandomResizedCrop
 # One random number per decision. The crop's attempts come last: nearly always the first one fits, and the
-# others
-# are only then drawn.
+# others are only then drawn.
 (_CROP, _TOP, _LEFT, _FLIP, _JITTER, _FACTORS, _ORDER, _GREY, _BLUR, _SIGMA, _SOLARISE, _TRIES) = (
     0, 1, 2, 3, 4, slice(5, 9), 9, 10, 11, 12, 13, 14,
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from nearfar.core.abstract import AbstractViewSettings
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_whole
 from nearfar.modalities.image.views.augment import PIPELINES, SMALL_CROPS, pipelines, small_crops
 from nearfar.modalities.image.views.colour import LAB_CHANNELS, Colours
 from nearfar.modalities.image.views.pipeline import LARGEST, MARGIN, SMALLEST, PlainImages, Views
@@ -63,8 +63,7 @@ class PipelineViews(AbstractViewSettings):
     changes: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.count <= MAX_VIEWS:
-            raise UserError(f"views.count was {self.count!r}; expected a whole number from 1 to {MAX_VIEWS}")
+        check_whole("views.count", self.count, 1, MAX_VIEWS)
         pipelines(self.pipeline, 32, self.changes)
         small_crops(self.pipeline, 32, self.changes)
         crops = read_crops(self.crops) if self.crops else ()
@@ -207,18 +206,10 @@ class UnchangedViews(PipelineViews):
     pipeline = "none"
 
 
-_CLASSES: tuple[type[PipelineViews], ...] = (
-    SimCLRViews,
-    SmallSimCLRViews,
-    BYOLViews,
-    SmallBYOLViews,
-    MoCoViews,
-    InstDiscViews,
-    CMCViews,
-    CropFlipViews,
-    UnchangedViews,
-)
-IMAGE_VIEWS = {kind.pipeline: kind for kind in _CLASSES}
+_KINDS = (SimCLRViews, SmallSimCLRViews, BYOLViews, SmallBYOLViews, MoCoViews, InstDiscViews, CMCViews)
+IMAGE_VIEWS: dict[str, type[PipelineViews]] = {
+    kind.pipeline: kind for kind in (*_KINDS, CropFlipViews, UnchangedViews)
+}
 assert set(IMAGE_VIEWS) == set(PIPELINES)
 
 
