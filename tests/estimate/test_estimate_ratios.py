@@ -402,3 +402,37 @@ def test_long_tails_are_squeezed_one_to_one() -> None:
     np.testing.assert_allclose(result[2:6], [-2.0, 0.3, 2.0, 2 + math.log(2)])
     assert (np.diff(result) > 0).all()
     assert np.abs(result).max() < FAR
+
+
+def turned(z: np.ndarray) -> np.ndarray:
+    """Points of the plane turned by an angle of their squared length: one-to-one, and no sum of functions of columns."""
+    a, b = z.T
+    angle = (z**2).sum(axis=1)
+    return np.stack([np.cos(angle) * a - np.sin(angle) * b, np.sin(angle) * a + np.cos(angle) * b], axis=1)
+
+
+def test_a_network_learns_what_columns_tell_together() -> None:
+    """The log ratio of two Gaussians does not change when either side is transformed one-to-one; a Gaussian ratio of
+    the transformed sides loses it. Cross and pairs agree, and the mean over pairs under independence is about one."""
+    rho, train, test = 0.9, np.arange(4000), np.arange(4000, 6000)
+    z = RNG.normal(size=(6000, 2))
+    y = rho * z + math.sqrt(1 - rho**2) * RNG.normal(size=z.shape)
+    sides = turned(z), y
+    maps = [SideMap.fit(side[train], np.zeros(2, bool)) for side in sides]
+    learned, unseen = ([m(side[rows]) for m, side in zip(maps, sides, strict=True)] for rows in (train, test))
+    ratio, gaussian = (CANDIDATES[name](*learned, 0) for name in ("network", "gaussian"))
+    assert ratio is not None and gaussian is not None
+    truth = -math.log(1 - rho**2)
+    assert float(gaussian.pairs(*unseen).mean()) < truth / 2 < float(ratio.pairs(*unseen).mean()) < truth
+    f = ratio.cross(*unseen)
+    np.testing.assert_allclose(np.diagonal(f), ratio.pairs(*unseen), atol=1e-4)
+    # -log of the mean is an error of the level in nats
+    assert abs(log_mean_mismatched(f)) < 0.2
+
+
+def test_a_network_needs_rows_and_columns_that_can_act_together() -> None:
+    few, many = (half(RNG.normal(size=(rows, 2))) for rows in (1499, 1500))
+    number = half(RNG.normal(size=1500))
+    assert CANDIDATES["network"](few, few, 0) is None
+    assert CANDIDATES["network"](number, number, 0) is None
+    assert CANDIDATES["network"](many, number, 0) is not None

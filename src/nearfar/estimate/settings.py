@@ -105,7 +105,7 @@ MAX_BLOCK_COLUMNS: Resource[int] = 6  # of a side: the most significant
 MAX_PAIRED_COLUMNS: Resource[int] = 16  # of a side: with more, products of two columns are not tried
 PAIRED_FUNCTIONS: Resource[int] = 2  # of a column, in products
 
-# families of ratios (ratios/gaussian, smooth, tables, densities, regressions, predictions, forest)
+# families of ratios (ratios/gaussian, smooth, tables, densities, regressions, predictions, forest, network)
 MAX_SCALED_CORRELATION: Numerical[float] = 1 - 1e-6  # of scaled numbers: 6.6 nats
 MAX_DEGREES_ROWS: Resource[int] = 10_000  # rows that choose the degrees of freedom
 DEGREES: Judgement[tuple[float, ...]] = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)  # of freedom
@@ -156,6 +156,12 @@ MAX_SURFACE_COLUMNS: Resource[int] = 2  # that predict several numbers,
 MAX_RESPONSE_COLUMNS: Resource[int] = 8  # at most so many
 COVARIANCE_RIDGE: Numerical[float] = 1e-6
 TREES: Resource[int] = 16  # of either side
+# fewer rows do not show what a network learns and smaller families do not, such as a rotation that depends on length
+MIN_NETWORK_ROWS: Judgement[int] = 1500
+MAX_NETWORK_ROWS: Resource[int] = 20_000
+MAX_NETWORK_COLUMNS: Resource[int] = 1024  # of a side
+NETWORK_STEPS: Resource[int] = 600  # of a batch of 256 rows
+NETWORK_VALIDATION: Judgement[float] = 0.15  # share of rows that decide when to stop
 MAX_FOREST_ROWS: Resource[int] = 4000
 FOREST_CHUNK: Resource[int] = 1000  # rows scored at a time
 # of a side; of more, blocks of columns that depend on each other are found first

@@ -8,6 +8,7 @@ densities     the density of a number, alone and per level
 regressions   splines, additive models
 predictions   a prediction and the density of its residual
 forest        neighbourhoods learned by random forests, for columns of any kind
+network       a pair of small networks, for columns that act together
 transforms    ratios between leading directions, independent components, categories as scores
 blocks        a product over blocks of columns that depend on each other
 candidates    all of them by name

@@ -9,6 +9,7 @@ from functools import partial
 from nearfar.estimate.ratios.densities import LevelDensityRatio
 from nearfar.estimate.ratios.forest import ForestRatio
 from nearfar.estimate.ratios.gaussian import GaussianRatio, StudentRatio
+from nearfar.estimate.ratios.network import NetworkRatio
 from nearfar.estimate.ratios.predictions import MultivariateResidualRatio, ResidualRatio
 from nearfar.estimate.ratios.sides import Fit, either_way, swapped
 from nearfar.estimate.ratios.smooth import MixtureRatio
@@ -43,11 +44,12 @@ CANDIDATES: dict[str, Fit] = {
     "shrunk, levels": partial(fit_leading, inner=LEVELS),
     "scored, mixture of 2": partial(fit_scored, inner=partial(MixtureRatio.fit, components=2)),
     "forest": ForestRatio.fit,
+    "network": NetworkRatio.fit,
 }
 
 # of all columns together, where blocks of them are found: what needs no few columns
 BESIDE_BLOCKS = {
     name: fit
     for name, fit in CANDIDATES.items()
-    if name.startswith(("gaussian", "student", "shrunk", "scored", "forest"))
+    if name.startswith(("gaussian", "student", "shrunk", "scored", "forest", "network"))
 }
