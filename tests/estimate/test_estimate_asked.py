@@ -37,7 +37,8 @@ def test_conditional_information_of_gaussians() -> None:
     assert result.interval[0] <= math.log(2) / 2 <= result.interval[1]
     assert result.certificate.status == "not covered"
     nothing = nf.estimate_cmi(z + 0.5 * a, z + 0.5 * b, z, folds=2)
-    assert nothing.interval[0] < 0.05
+    assert nothing.interval[0] == 0
+    assert nothing.nats < 0.02  # corrections of two estimates are not information
     assert set(result.as_json()) >= {"nats", "bits", "interval", "certificate", "terms"}
 
 

@@ -56,6 +56,12 @@ class FoldSummary:
         return FoldSummary(**{**values, "references": References(tuple(columns), ksg)})
 
 
+def certainty(nats: float, error: float) -> float:
+    """From 0 to 1: how clearly a value is above zero, 1/2 at two standard errors."""
+    squared = max(0.0, nats) ** 2
+    return squared / (squared + (2 * error) ** 2 + 1e-12)
+
+
 @dataclass(frozen=True)
 class Signs:
     """Signs of what an estimate misses or may miss, each in nats and at least 0."""
@@ -71,13 +77,13 @@ class Signs:
     @staticmethod
     def of(summary: FoldSummary) -> "Signs":
         positive, error = max(0.0, summary.held_out), summary.error
-        certainty = positive**2 / (positive**2 + (2 * error) ** 2 + 1e-12)
         unseen = min(summary.unseen_levels, MAX_UNSEEN_LEVELS)
         root = summary.units**-0.5
         x_columns, y_columns = summary.references.columns
         return Signs(
             error=error,
-            learning=certainty * max(summary.curve, summary.fit / 2, positive * unseen / (1 - unseen)),
+            learning=certainty(positive, error)
+            * max(summary.curve, summary.fit / 2, positive * unseen / (1 - unseen)),
             fit=summary.fit,
             share=positive * root,
             ksg=max(0.0, summary.references.ksg - positive),
