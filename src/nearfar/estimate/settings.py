@@ -160,7 +160,6 @@ TREES: Resource[int] = 16  # of either side
 MIN_NETWORK_ROWS: Judgement[int] = 1500
 MAX_NETWORK_ROWS: Resource[int] = 20_000
 MAX_NETWORK_COLUMNS: Resource[int] = 1024  # of a side
-NETWORK_STEPS: Resource[int] = 600  # of a batch of 256 rows
 NETWORK_VALIDATION: Judgement[float] = 0.15  # share of rows that decide when to stop
 MAX_FOREST_ROWS: Resource[int] = 4000
 FOREST_CHUNK: Resource[int] = 1000  # rows scored at a time

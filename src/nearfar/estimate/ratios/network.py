@@ -26,7 +26,6 @@ from nearfar.estimate.settings import (
     MAX_NETWORK_COLUMNS,
     MAX_NETWORK_ROWS,
     MIN_NETWORK_ROWS,
-    NETWORK_STEPS,
     NETWORK_VALIDATION,
     SCORED_CHUNK,
 )
@@ -57,7 +56,7 @@ class NetworkRatio:
             (first[training], second[training]),
             (first[validation], second[validation]),
             SymmetricObjective(InfoNCE()),
-            CriticTraining(steps=NETWORK_STEPS),
+            CriticTraining(),
             seed,
         )
         critic = cast(AbstractInnerProduct, fitted.critic)

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from scipy.special import logsumexp
 
 from nearfar.estimate.ratios.blocks import BlockRatio, find_blocks
-from nearfar.estimate.ratios.candidates import BESIDE_BLOCKS, CANDIDATES
+from nearfar.estimate.ratios.candidates import BEFORE_NETWORK, BESIDE_BLOCKS, CANDIDATES
 from nearfar.estimate.ratios.sides import Fit, Ratio, SideRows
 from nearfar.estimate.settings import (
     HOPELESS_ERRORS,
@@ -157,6 +157,8 @@ def _weigh_candidates(
     entries = dict(extra)
     leader, fitted = np.zeros(len(unseen[0])), len(extra)
     for name, fit in fits.items():
+        if name == "network" and _leading(entries) not in BEFORE_NETWORK:
+            continue
         entry = _compete(fit, (x, y), sides, unseen, seed, leader)
         fitted += entry is not None
         if entry is not None and entry.halves:
@@ -176,6 +178,11 @@ def _weigh_candidates(
         # a ratio that can be fitted to part of the rows only (an outlier in the rest) does not compete
         log_r = {name: value for name, value in log_r.items() if name in refitted or name not in selected}
     return replace(INDEPENDENCE, halves=(INDEPENDENCE,) * 2, candidates=fitted), np.zeros(rows)
+
+
+def _leading(entries: dict[str, Competitor]) -> str | None:
+    """The name of the candidate that explains rows left out best so far."""
+    return max(entries, key=lambda name: entries[name].values.mean(), default=None)
 
 
 def _compete(
