@@ -52,8 +52,32 @@ def test_missing_column_error_lists_existing_columns(tmp_path: Path) -> None:
         match=r"label_column was 'lable' \(did you mean label\?\); the columns of .* are image, label",
     ):
         nf.open_data(path, label_column="lable")
-    with pytest.raises(nf.UserError, match="image_column was given, but digits has no columns"):
-        nf.open_data("digits", image_column="image")
+
+
+@pytest.mark.parametrize(
+    ("setting", "where"),
+    [
+        ("image_column", "Parquet and Arrow files with encoded images"),
+        ("label_column", "Parquet, Arrow and .csv files"),
+    ],
+)
+def test_data_without_columns_refuse_the_name_of_one(setting: str, where: str) -> None:
+    message = f"{setting} was 'a', but digits has no columns; {setting} is for {where}"
+    options: Any = {setting: "a"}
+    with pytest.raises(nf.UserError, match=message):
+        nf.open_data("digits", **options)
+
+
+@pytest.mark.parametrize("label", [None, "kind"])
+def test_a_table_of_numbers_has_no_image_column(tmp_path: Path, label: str | None) -> None:
+    """The error is about the kind of file, also where the table has a column of that name."""
+    (tmp_path / "t.csv").write_text("a,kind\n" + "".join(f"{n},{'xy'[n % 2]}\n" for n in range(20)))
+    message = (
+        "image_column was 'a', but .*t.csv is a table of numbers; image_column is for Parquet and Arrow files "
+        "with encoded images"
+    )
+    with pytest.raises(nf.UserError, match=message):
+        nf.open_data(tmp_path / "t.csv", image_column="a", label_column=label)
 
 
 def test_a_table_of_numbers_may_call_its_label_anything(tmp_path: Path) -> None:

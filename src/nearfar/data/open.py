@@ -25,7 +25,7 @@ from nearfar.data.huggingface import (
 )
 from nearfar.data.lazy import open_source
 from nearfar.data.packed import Packed, find_packed
-from nearfar.data.parquet import Columns, Parquet, columns_of
+from nearfar.data.parquet import IMAGE_COLUMN, LABEL_COLUMN, Columns, Parquet, columns_of
 from nearfar.data.records import write_quarantine
 from nearfar.data.remote import is_url, list_files
 from nearfar.data.source import (
@@ -52,6 +52,10 @@ EXPECTED = (
     "Dataset.save_to_disk wrote, or one of the names digits, glyphs:train, glyphs:test, cifar10:ROOT, idx:FOLDER"
 )
 NO_COLUMNS = Columns()
+_TABLES_BY_SETTING = {
+    IMAGE_COLUMN: "Parquet and Arrow files with encoded images",
+    LABEL_COLUMN: "Parquet, Arrow and .csv files",
+}
 Spec = Any  # a path or name, an array or tensor, (array, labels), a torch Dataset, or a set opened before
 Decoder = Callable[[Modality, Mapping[str, Any]], Decode]
 
@@ -90,7 +94,7 @@ class Located:
     open_with: Callable[[Mapping[str, Any], Limits], DataSet]
     source: AbstractSource | None = None  # where they are more than an array
     decoder: Decoder = decode_bytes  # of the source
-    by_columns: bool = False  # read from a table, of which `Columns` may name columns
+    column_settings: tuple[str, ...] = ()  # the settings that may name columns; none without columns
 
     def open(self, limits: Limits, **options: Any) -> DataSet:
         data = self.open_with(self.modality.reader.options(**options), limits)
@@ -162,11 +166,12 @@ def locate(spec: Spec, labels: Any = None, columns: Columns = NO_COLUMNS) -> Loc
     if isinstance(spec, Located):
         return spec
     located = _locate(spec, labels, columns)
-    if columns and not located.by_columns:
-        raise UserError(
-            f"{columns.key} was given, but {located.name} has no columns; it goes with Parquet and .csv "
-            "files."
-        )
+    for key, column in columns.named.items():
+        if key not in located.column_settings:
+            contents = "is a table of numbers" if located.column_settings else "has no columns"
+            raise UserError(
+                f"{key} was {column!r}, but {located.name} {contents}; {key} is for {_TABLES_BY_SETTING[key]}"
+            )
     return located
 
 
@@ -202,7 +207,7 @@ def _locate(spec: Spec, labels: Any, columns: Columns) -> Located:
         located = _locate_arrays(
             name, _modality_of_axes(2), lambda: tables.columns_as_rows(table, name, name, columns.label)
         )
-        return replace(located, by_columns=columns.image is None)
+        return replace(located, column_settings=(LABEL_COLUMN,))
     is_list_of_arrays = isinstance(spec, list) and spec and hasattr(spec[0], "__array_interface__")
     if is_list_of_arrays or (has_items(spec) and not isinstance(spec, (list, dict, set))):
         items = Items(spec, type(spec).__name__)
@@ -361,7 +366,8 @@ def _locate_parquet(
     for column, modality in candidates:
         if column in names:
             source = Parquet(root, entries, ignored, column, columns.label)
-            return replace(_locate_source(source, name, modality), by_columns=True)
+            located = _locate_source(source, name, modality)
+            return replace(located, column_settings=(IMAGE_COLUMN, LABEL_COLUMN))
     if len(entries) > 1 or entries[0].system is not None:
         raise UserError(
             f"data {name!r}: the Parquet files have none of the columns "
@@ -369,7 +375,7 @@ def _locate_parquet(
         )
     path = Path(entries[0].path)
     located = _locate_arrays(name, _modality_of_axes(2), lambda: tables.table(path, name, columns.label))
-    return replace(located, by_columns=columns.image is None)
+    return replace(located, column_settings=(LABEL_COLUMN,))
 
 
 def _locate_arrow(data: ArrowData, columns: Columns) -> Located:
@@ -378,7 +384,8 @@ def _locate_arrow(data: ArrowData, columns: Columns) -> Located:
     content = data.content(columns)
     if content is not None:
         source = ArrowRows(data, content[0], columns)
-        return replace(_locate_source(source, data.name, content[1]), by_columns=True)
+        located = _locate_source(source, data.name, content[1])
+        return replace(located, column_settings=(IMAGE_COLUMN, LABEL_COLUMN))
 
     def read() -> Arrays:
         table = data.table if data.rows is None else data.table.take(data.rows)
@@ -386,7 +393,7 @@ def _locate_arrow(data: ArrowData, columns: Columns) -> Located:
         label_column = label if label in table.column_names else None
         return tables.columns_as_rows(table, data.name, data.name, label_column, data.class_names(label))
 
-    return replace(_locate_arrays(data.name, _modality_of_axes(2), read), by_columns=True)
+    return replace(_locate_arrays(data.name, _modality_of_axes(2), read), column_settings=(LABEL_COLUMN,))
 
 
 def _locate_file(path: Path, spec: str, columns: Columns) -> Located:
@@ -421,9 +428,9 @@ def _locate_format(form: ArrayFormat | RowFormat, path: Path, spec: str, columns
         source = form.source(path, spec)
         return _locate_source(source, spec, modality_of_item(source.read(0), spec), item_decoder)
     modality = _modality_of_axes(form.axes)
-    if path.suffix.lower() in tables.SUFFIXES and columns.label is not None:
+    if path.suffix.lower() in tables.SUFFIXES:
         located = _locate_arrays(spec, modality, lambda: tables.table(path, spec, columns.label))
-        return replace(located, by_columns=columns.image is None)
+        return replace(located, column_settings=(LABEL_COLUMN,))
     return _locate_arrays(spec, modality, lambda: form.read(path, spec))
 
 

@@ -42,6 +42,7 @@ from nearfar.system.untrusted import parse_json
 
 # names of the label column in Hugging Face's data sets, in order of preference
 LABELS = ("label", "labels", "fine_label", "cls", "class", "target")
+IMAGE_COLUMN, LABEL_COLUMN = "image_column", "label_column"  # the settings that name columns
 
 
 @dataclass(frozen=True)
@@ -52,17 +53,18 @@ class Columns:
     label: str | None = None
 
     def __bool__(self) -> bool:
-        return self.image is not None or self.label is not None
+        return bool(self.named)
 
     @property
-    def key(self) -> str:
-        """The setting that names one of them."""
-        return "image_column" if self.image is not None else "label_column"
+    def named(self) -> dict[str, str]:
+        """The names that were given, by the setting that gave them."""
+        names = {IMAGE_COLUMN: self.image, LABEL_COLUMN: self.label}
+        return {key: column for key, column in names.items() if column is not None}
 
     def check(self, names: Sequence[str], name: str) -> None:
         """Stops at a column that is not there."""
-        for key, column in (("image_column", self.image), ("label_column", self.label)):
-            if column is not None and column not in names:
+        for key, column in self.named.items():
+            if column not in names:
                 hint, listed = near_names(column, names, 1), ", ".join(names[:20])
                 raise UserError(f"{key} was {column!r}{hint}; the columns of {name} are {listed}.")
 

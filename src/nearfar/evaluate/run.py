@@ -119,7 +119,9 @@ def _with_columns(train: Any, data: Any, columns: Columns) -> tuple[Any, Any]:
     if not columns:
         return train, data
     if train is None and data is None:
-        raise UserError(f"{columns.key} was given, but no data that have columns; name them by --data")
+        raise UserError(
+            f"{next(iter(columns.named))} was given, but no data that have columns; name them by --data"
+        )
     fit = None if train is None else locate(train, columns=columns)
     if data is None or same_spec(train, data):
         return fit, fit if data is not None else None
