@@ -20,11 +20,11 @@ from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, Description, Modality, modality_of_views
 from nearfar.parts.encoders import InputSpec, Network, backbone
 
-NONE: Mapping[str, Any] = {}
+NO_OBJECTS: Mapping[str, Any] = {}
 Parts = Mapping[str, Any]
 
 
-def build_method(settings: Settings, data: Description, objects: Parts = NONE) -> Method:
+def build_method(settings: Settings, data: Description, objects: Parts = NO_OBJECTS) -> Method:
     """The method that settings describe, for data of this description. `objects` are the caller's parts by
     choice, and a `backbone`; they are used as they are, not copied."""
     parts = copy.deepcopy({choice: part for choice, part in settings.parts.items() if choice not in objects})
@@ -101,7 +101,7 @@ def _scored_width(encoders: AbstractEncoders, section: Mapping[str, Any]) -> int
 # ---------------------------------------------------------------------------------------------- checking
 
 
-def check_together(sections: Sections, objects: Parts = NONE) -> None:
+def check_together(sections: Sections, objects: Parts = NO_OBJECTS) -> None:
     """Refuses parts that would learn nothing together, by what they declare, then by their `conflict`."""
     parts = {
         choice: objects[choice] if choice in objects else kinds[sections[choice]["name"]]

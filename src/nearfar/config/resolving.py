@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nearfar.config.building import NONE, check_together
+from nearfar.config.building import NO_OBJECTS, check_together
 from nearfar.config.fields import CHOICES, FIELDS, KEYS, MAX_EPOCHS
 from nearfar.config.objects import (
     BACKBONE,
@@ -70,6 +70,7 @@ from nearfar.parts.encoders import HeadConfig
 
 ALIASES = {"temperature": "critic.temperature"}  # names the contract keeps at the top
 Layer = Mapping[str, Any]
+NO_TEMPLATE: Mapping[str, Any] = {}
 SCORING_CHOICES = ("critic", "negatives", "selection", "bound")
 
 # -------------------------------------------------------------------------------------- reading layers
@@ -159,7 +160,11 @@ def all_keys() -> list[str]:
 
 
 def resolve(
-    recipe: str | Method, data: str, *layers: Layer, modality: Modality | None = None, objects: Objects = NONE
+    recipe: str | Method,
+    data: str,
+    *layers: Layer,
+    modality: Modality | None = None,
+    objects: Objects = NO_OBJECTS,
 ) -> Settings:
     """The settings of `recipe`, changed by each layer in turn.
 
@@ -186,13 +191,13 @@ def resolve(
     if BACKBONE in objects:
         merged[BACKBONE] = describe_backbone(objects[BACKBONE])
     if VIEWS in objects:
-        of = modality or modality_of_views(merged[VIEWS])
-        if isinstance(objects[VIEWS], PictureFunctions) and not of.views.resizable:
+        target_modality = modality or modality_of_views(merged[VIEWS])
+        if isinstance(objects[VIEWS], PictureFunctions) and not target_modality.views.resizable:
             raise UserError(
-                f"views was a function of one picture, but the data are {of.plural}; expected a function of "
+                f"views was a function of one picture, but the data are {target_modality.plural}; expected a function of "
                 "(instances, seed, epoch, index), with the instances of a batch, that returns a tensor for each view"
             )
-        merged[VIEWS], template[VIEWS] = describe_views(objects[VIEWS], of, merged[VIEWS])
+        merged[VIEWS], template[VIEWS] = describe_views(objects[VIEWS], target_modality, merged[VIEWS])
     return check(merged, objects, template=template)
 
 
@@ -301,7 +306,11 @@ def _epochs(layers: Iterable[Layer]) -> int:
 
 
 def check(
-    merged: Layer, objects: Objects = NONE, *, stored: bool = False, template: Mapping[str, Any] = NONE
+    merged: Layer,
+    objects: Objects = NO_OBJECTS,
+    *,
+    stored: bool = False,
+    template: Mapping[str, Any] = NO_TEMPLATE,
 ) -> Settings:
     """Complete settings with their parts, or an error about the first one that is wrong.
 
@@ -309,7 +318,7 @@ def check(
     checked together. Parts of `template` that the settings describe are used, the others are made.
     """
     settings = dict(merged)
-    described = {
+    given_as_objects = {
         choice for choice in CHOICES if choice in objects or (stored and "object" in settings[choice])
     }
     for key in settings:
@@ -318,32 +327,34 @@ def check(
     settings["optimizer_options"] = check_optimizer(settings)
     for choice in PARTS_BY_CHOICE:
         settings[choice] = (
-            settings[choice] if choice in described else check_section(choice, settings[choice])
+            settings[choice] if choice in given_as_objects else check_section(choice, settings[choice])
         )
     modality = modality_of_views(settings["views"])
     if VIEWS in objects:
         views = template[VIEWS]
     else:
         views = _template_part(VIEWS, settings["views"], template) or modality.views.of(settings["views"])
-    if VIEWS not in described:
+    if VIEWS not in given_as_objects:
         settings["views"] = {"name": settings["views"]["name"], **views.section()}
-    complete = all(choice in objects for choice in described)
-    if complete:
+    objects_present = all(choice in objects for choice in given_as_objects)
+    if objects_present:
         check_together(settings, objects)
-    if "encoders" not in described:
+    if "encoders" not in given_as_objects:
         check_network(
             settings, modality, custom=BACKBONE in objects or (stored and is_own_backbone(settings[BACKBONE]))
         )
     elif "encoders" in objects:
         settings[BACKBONE] = describe_backbone(objects["encoders"].backbone())
-    choices = [choice for choice in PARTS_BY_CHOICE if choice not in described]
+    choices = [choice for choice in PARTS_BY_CHOICE if choice not in given_as_objects]
     with torch.random.fork_rng(devices=[]):  # weights that need no data are drawn again by the run's seed
         parts = {k: _template_part(k, settings[k], template) or make_part(k, settings[k]) for k in choices}
     checked = checked_settings(settings, {**parts, VIEWS: views})
-    role = None if "encoders" in described else PARTS_BY_CHOICE["encoders"][settings["encoders"]["name"]]
+    role = (
+        None if "encoders" in given_as_objects else PARTS_BY_CHOICE["encoders"][settings["encoders"]["name"]]
+    )
     if checked.batch_size < 2 and not (role and (role.same_rows_in_views or role.gives_corrupted_keys)):
         raise UserError(f"batch_size was {checked.batch_size}; expected a number of at least 2")
-    if complete and not stored:  # a run that one process trained before can still be read
+    if objects_present and not stored:  # a run that one process trained before can still be read
         check_exchange(checked.exchange, *({**parts, **objects}[choice] for choice in SCORING_CHOICES))
     return checked
 

@@ -103,7 +103,7 @@ class Located:
         return data
 
     @cached_property
-    def glance(self) -> DataSet | None:
+    def preview(self) -> DataSet | None:
         """The data opened by their names and sizes; None if they cannot be opened, or only by reading all."""
         reader = self.modality.reader
         if self.source is not None and reader.default_facts is None:
@@ -202,8 +202,10 @@ def _locate(spec: Spec, labels: Any, columns: Columns) -> Located:
         table = tables.frame(spec, name)
         data = ArrowData(name, table, {}, numbered_rows(len(table)), is_trusted=True)
         content = data.content(columns)
-        if content is not None and content[0] not in content[1].reader.text_columns:
-            return _locate_arrow(data, columns)
+        if content is not None:
+            column, modality = content
+            if column not in modality.reader.text_columns:
+                return _locate_arrow(data, columns)
         located = _locate_arrays(
             name, _modality_of_axes(2), lambda: tables.columns_as_rows(table, name, name, columns.label)
         )
@@ -383,8 +385,8 @@ def _locate_arrow(data: ArrowData, columns: Columns) -> Located:
     columns.check(data.table.column_names, data.name)
     content = data.content(columns)
     if content is not None:
-        source = ArrowRows(data, content[0], columns)
-        located = _locate_source(source, data.name, content[1])
+        column, modality = content
+        located = _locate_source(ArrowRows(data, column, columns), data.name, modality)
         return replace(located, column_settings=(IMAGE_COLUMN, LABEL_COLUMN))
 
     def read() -> Arrays:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearfar.config.building import NONE, build_method
+from nearfar.config.building import NO_OBJECTS, build_method
 from nearfar.config.fields import CHOICES
 from nearfar.config.objects import (
     CUSTOM,
@@ -77,7 +77,7 @@ class Run:
         self,
         path: Path,
         settings: Settings,
-        objects: Objects = NONE,
+        objects: Objects = NO_OBJECTS,
         data: Located | None = None,
         strategy: Strategy = SINGLE,
         allow_urls: bool = False,
@@ -429,7 +429,7 @@ def _check_same_objects(settings: Settings, arguments: Mapping[str, Any], folder
     return objects
 
 
-def fresh_method(settings: Settings, data: Description, objects: Objects = NONE) -> Method:
+def fresh_method(settings: Settings, data: Description, objects: Objects = NO_OBJECTS) -> Method:
     """The method of a run before its first step. Initial weights are a function of the seed alone, or those
     of the objects, which are copied and stay unchanged."""
     try:
@@ -452,7 +452,7 @@ def trained(key: str, part: Any) -> bool:
 
 
 def views_of(
-    settings: Settings, description: Description, device: torch.device, objects: Objects = NONE
+    settings: Settings, description: Description, device: torch.device, objects: Objects = NO_OBJECTS
 ) -> MakeViews:
     """The views of training: those of the settings, or the object that was passed."""
     views = objects.get(VIEWS)

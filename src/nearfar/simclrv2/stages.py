@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from nearfar.config.building import NONE
+from nearfar.config.building import NO_OBJECTS
 from nearfar.config.fields import FIELDS
 from nearfar.config.objects import Objects
 from nearfar.config.resolving import complete, nested, read_words
@@ -84,7 +84,7 @@ class Stage:
     cell: Cell
     settings: Settings
     data: Any
-    objects: Objects = field(default_factory=lambda: NONE)
+    objects: Objects = field(default_factory=lambda: NO_OBJECTS)
     quiet: bool = True
     note: str | None = None  # about defaults for this machine
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from nearfar.config.building import NONE
+from nearfar.config.building import NO_OBJECTS
 from nearfar.config.objects import Objects
 from nearfar.config.settings import MAY_CHANGE, Settings
 from nearfar.core.randomness import order
@@ -151,7 +151,7 @@ class TrainingObjective:
         located = self._located(Columns(settings.get("image_column"), settings.get("label_column")))
         if self.name != "distill":
             resolved, _ = resolve_here(self.recipe, located.name, None, defaults, words, located=located)
-            return resolved, NONE
+            return resolved, NO_OBJECTS
         objective = words.pop("objective", None)
         resolved, objects, _ = student_of(
             self._teacher, located.name, None, defaults, words, objective=objective, located=located

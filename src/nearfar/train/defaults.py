@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nearfar.config.building import NONE
+from nearfar.config.building import NO_OBJECTS
 from nearfar.config.fields import CHOICES, FIELDS
 from nearfar.config.objects import CUSTOM, VIEWS, Objects, is_own_backbone
 from nearfar.config.presets import preset_for
@@ -60,7 +60,7 @@ def resolve_here(
     out: Path | None,
     *layers: Layer,
     located: Located | None = None,
-    objects: Objects = NONE,
+    objects: Objects = NO_OBJECTS,
 ) -> tuple[Settings, str | None]:
     """The settings as `resolve` returns them, with defaults for this machine and these data (`located`; None:
     they cannot be opened), and a note about those defaults."""
@@ -101,7 +101,7 @@ def _defaults(
     notes = [f"{_words(inherited)}, as in {origin or 'the views'}"] if inherited else []
     if defaults:
         machine = ["a CPU"] if {*defaults} - {"batch_size"} else []
-        data = located.glance if located is not None and {*defaults} - {"backbone"} else None
+        data = located.preview if located is not None and {*defaults} - {"backbone"} else None
         count = "" if data is None else counted(_trained_on(data, settings.get("labels")), data.unit)
         pronoun = "them" if len(defaults) > 1 else "it"
         reasons = " and ".join(filter(None, (*machine, count)))
@@ -144,7 +144,7 @@ def _of_start(
     weights = _weights_of(init, settings.get("backbone"), expected, has_network)
     if weights is None:
         return {}, ""
-    data = None if located is None else located.glance
+    data = None if located is None else located.preview
     return expected.networks.start_settings(weights, data), weights.origin
 
 
@@ -184,9 +184,9 @@ def _weights_of(init: str, backbone: Any, expected: Modality, has_network: bool)
 def _of_views(objects: Objects, located: Located | None) -> dict[str, Any]:
     """The side of the views that the caller's functions make."""
     functions = objects.get(VIEWS)
-    if not isinstance(functions, PictureFunctions) or located is None or located.glance is None:
+    if not isinstance(functions, PictureFunctions) or located is None or located.preview is None:
         return {}
-    loaded = located.glance.load(np.arange(1))
+    loaded = located.preview.load(np.arange(1))
     side = functions.side(located.modality.reader.first_content(loaded))
     return {} if side is None else {"image_size": side}
 
@@ -202,7 +202,7 @@ def _choose_defaults(
     """The settings that nothing else decides: the batch size by the data; on a CPU network, size and
     epochs."""
     adjustable = [key for key in unset_keys if key not in inherited]
-    data = located.glance if located is not None and {*adjustable} - {"backbone"} else None
+    data = located.preview if located is not None and {*adjustable} - {"backbone"} else None
     # data of another kind than the recipe's get no defaults of that kind
     small = expected.networks.small if located is None or located.modality is expected else None
     on_cpu = small is not None and _on_cpu(settings.get("device", "auto"))

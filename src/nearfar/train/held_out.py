@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearfar.config.building import NONE
+from nearfar.config.building import NO_OBJECTS
 from nearfar.config.objects import BACKBONE, METHOD, VIEWS, Objects
 from nearfar.config.settings import Settings
 from nearfar.core.method import Method
@@ -41,7 +41,7 @@ def is_holdout_clean(
     all_data: DataSet,
     settings: Settings,
     restored: Loaded | None,
-    objects: Objects = NONE,
+    objects: Objects = NO_OBJECTS,
 ) -> bool | None:
     """Whether the held-out instances were never trained on; None if unknown: weights of unknown origin. A
     schedule that follows the held-out bound lets them change the weights."""
@@ -76,7 +76,7 @@ def _is_clean_for(init: str, description: Description, all_data: DataSet) -> boo
 
 
 def make_estimate(
-    session: Session, held_out: DataSet | None, clean: bool | None, objects: Objects = NONE
+    session: Session, held_out: DataSet | None, clean: bool | None, objects: Objects = NO_OBJECTS
 ) -> HeldOutEstimate | None:
     """The estimate of the information that two views share; None without held-out instances."""
     if held_out is None:

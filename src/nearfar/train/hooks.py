@@ -276,7 +276,7 @@ class PeriodicEvaluation(Hook):
         if not (session.is_due(session.settings.probe_every) or session.is_last_step):
             return
         start = time.perf_counter()
-        session.clock.pause(lambda: self._evaluate(session))
+        session.clock.exclude(lambda: self._evaluate(session))
         end = time.perf_counter()
         if warning := self._pace.observe(end - start, end - self._start):
             session.display.say(warning)  # about this machine, not the run, so it is not logged

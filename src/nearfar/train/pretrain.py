@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearfar.config.building import NONE
+from nearfar.config.building import NO_OBJECTS
 from nearfar.config.objects import Objects, split_objects
 from nearfar.config.settings import Settings
 from nearfar.core.method import Method
@@ -124,7 +124,7 @@ def run_pretraining(
     allow_change: bool = False,
     quiet: bool = False,
     note: str | None = None,
-    objects: Objects = NONE,
+    objects: Objects = NO_OBJECTS,
     validation: DataSet | None = None,
     hooks: Sequence[Hook] = (),
     loggers: Sequence[Logger] = (),

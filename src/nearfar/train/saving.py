@@ -48,7 +48,7 @@ class Checkpoints(Hook):
         self._save_pending = self._save_pending or time_is_up or at_step
         ends = session.is_over or session.interrupt is not None
         if ends or self._save_pending:
-            self._save_pending = not session.clock.pause(lambda: self._save(session, outcome))
+            self._save_pending = not session.clock.exclude(lambda: self._save(session, outcome))
         if ends:
             writer.wait()
         if session.is_over and self._save_pending:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nearfar.config.building import NONE
+from nearfar.config.building import NO_OBJECTS
 from nearfar.config.objects import VIEWS, Objects
 from nearfar.config.settings import Settings
 from nearfar.core import optimisers
@@ -74,7 +74,7 @@ class Session:
         description: Description,
         device: torch.device,
         precision: torch.dtype,
-        objects: Objects = NONE,
+        objects: Objects = NO_OBJECTS,
         strategy: Strategy = SINGLE,
     ) -> None:
         self.settings, self.data, self.description = settings, data, description
@@ -428,8 +428,8 @@ class Clock:
         self._start, self._step = time_now, step
         return instances / elapsed
 
-    def pause(self, work: Callable[[], WorkResult]) -> WorkResult:
-        """Calls `work` off the clock."""
+    def exclude(self, work: Callable[[], WorkResult]) -> WorkResult:
+        """The result of `work`, whose time does not count."""
         start = time.perf_counter()
         result = work()
         self._start += time.perf_counter() - start

@@ -31,8 +31,8 @@ class StepOutcome:
 
     computed: Outcome  # what the method computed: loss with graph, embeddings, keys of all ranks
     loss: float
-    grad_norm: float
-    taken: bool  # False: loss or gradient was not finite and the step changed nothing
+    grad_norm: float  # before clipping
+    taken: bool  # False: loss or gradient was not finite, and weights and memories stayed as they were
     progress: Progress  # of the run when the step was computed, which is what schedules read
     batch: Batch
 
@@ -58,11 +58,11 @@ def seed_step(seed: int, step: int) -> None:
 
 
 def take_step(session: "Session", batch: Batch) -> StepOutcome:
-    """Trains on one batch. A step that is not finite changes nothing but the scale of the loss: neither
-    weights, nor slow networks, queues and banks, for which `advance` is not called."""
+    """Trains on one batch. A step that is not finite leaves weights, slow networks, queues and banks as they
+    were; the counters and the scale of the loss move."""
     progress = session.progress
     # clusters are a function of the state at this step, so a resumed run computes the same ones
-    session.clock.pause(lambda: session.method.refresh(session.embed_all, progress))
+    session.clock.exclude(lambda: session.method.refresh(session.embed_all, progress))
     optimisers.set_lr(session.optimizer, at(session.lr, progress))
     scale = 1.0 if session.loss_scale is None else session.loss_scale.value
     computed, loss, grad_norm = differentiate(session, batch, progress, scale)
@@ -79,9 +79,9 @@ def take_step(session: "Session", batch: Batch) -> StepOutcome:
 def differentiate(
     session: "Session", batch: Batch, progress: Progress, scale: float
 ) -> tuple[Outcome, float, float]:
-    """The outcome of a batch, its loss, and the norm of the gradients, which are in place and clipped. Loss
-    and norm are equal on all ranks, even if their arithmetic differs. `scale`: of the loss during the
-    backward pass."""
+    """The outcome of a batch, its loss, and the norm of the gradients before clipping. The gradients
+    themselves are in place, without `scale` and clipped. Loss and norm are equal on all ranks, even if their
+    arithmetic differs. `scale`: of the loss during the backward pass."""
     method, strategy = session.method, session.strategy
     seed_step(session.settings.seed, progress.step)
     method.train()
@@ -109,8 +109,8 @@ def is_resumable(session: "Session", outcome: StepOutcome) -> bool:
     Changes nothing: forward is pure, and generators are seeded at every step.
     """
     local = {name: session.strategy.local_tensor(tensor) for name, tensor in session.tensors().items()}
-    broken = not session.finite.steady or checkpoints.not_finite(local, session.unbounded) is not None
-    if session.strategy.agree_on_failure(broken):
+    must_not_save = not session.finite.steady or checkpoints.not_finite(local, session.unbounded) is not None
+    if session.strategy.agree_on_failure(must_not_save):
         return False
     scale = 1.0 if session.loss_scale is None else min(1.0, session.loss_scale.value)
     _, loss, grad_norm = differentiate(session, outcome.batch, outcome.progress, scale)
