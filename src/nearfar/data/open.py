@@ -129,19 +129,31 @@ def open_data(
 ) -> Any:
     """The data set that `spec` names.
 
-    `spec` is a folder of images (nested as one likes; when every image lies in a first-level folder, those
-    are the classes), a Parquet file or a folder of them in the Hugging Face image convention, an `.npz` with
-    `images` and maybe `labels`, a name (`digits`, `glyphs:train`, `glyphs:test`, `cifar10:ROOT`, also
-    `cifar10:ROOT:test`; `idx:FOLDER` and `idx:FOLDER:test` for files like MNIST's; to open a folder that has
-    such a name write `./digits`), tar files in webdataset's convention (`a-{000..012}.tar`), `hf:FOLDER` that `Dataset.save_to_disk`
-    wrote, or from Python a `datasets.Dataset`, an array
-    (n, h, w), (n, h, w, c) or (n, c, h, w), alone, as (array, labels) or as an `.npy` file, a list of PIL images,
-    a torch `Dataset` of images or (image, label), or data already opened.
+        photos/                    images, nested as one likes; first-level folders are the classes when every
+                                   image lies in one
+        sounds/, texts/, a.txt     recordings (.wav or .flac, classes as of images); text
+        graphs/                    a TU folder of graphs
+        a.parquet, parquet/        images or sounds in the Hugging Face convention; one file also a table of
+                                   numbers
+        a-{000..012}.tar           tar files in webdataset's convention
+        hf:FOLDER                  what `Dataset.save_to_disk` wrote
+        a.csv                      a table of numbers and categories: vectors
+        pairs:FILE:A,B             two columns of a table, or arrays of an .npz, as pairs
+        series:FILE                time series
+        a.npz                      `images`, `tokens` or `x`, optionally with `labels`
+        a.npy                      one array, as below
+        digits, glyphs[:test]      scikit-learn's digits; letters of many typefaces
+        cifar10:ROOT[:test]        CIFAR-10
+        idx:FOLDER[:test]          files like MNIST's
+        ./digits                   a folder that is called like one of these names
+        array or tensor            images (n, h, w), (n, h, w, c) or (n, c, h, w); vectors (n, width)
+        (array, labels)            the same with labels
+        list, torch Dataset        of PIL images; of images or (image, label)
+        datasets.Dataset           of the Hugging Face library
+        frame of pandas or polars  as a table in Parquet
+        DataSet                    data already opened
 
-    Recordings come as a folder of `.wav` or `.flac` files (first-level folders as classes) or Parquet with an
-    `audio` column, text as a `.txt` file or a folder of them, or as an `.npz` with `tokens`, vectors as a
-    table of numbers (`.csv`, Parquet, an `.npz` with `x`) or an array (n, width). `options` are the
-    modality's: `image_size` for images, `reading` for text.
+    `options` are the modality's: `image_size` for images, `reading` for text.
 
     A packed folder (`nearfar pack`), local or at a URL that fsspec opens, is read when it is used, and so are
     images of more than `scan_bytes` encoded bytes: unusable rows go to the quarantine list then.
