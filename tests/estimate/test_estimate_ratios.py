@@ -420,8 +420,10 @@ def test_a_network_learns_what_columns_tell_together() -> None:
     sides = turned(z), y
     maps = [SideMap.fit(side[train], np.zeros(2, bool)) for side in sides]
     learned, unseen = ([m(side[rows]) for m, side in zip(maps, sides, strict=True)] for rows in (train, test))
-    ratio, gaussian = (CANDIDATES[name](*learned, 0) for name in ("network", "gaussian"))
-    assert ratio is not None and gaussian is not None
+    x_rows, y_rows = learned
+    ratio, gaussian = (CANDIDATES[name](x_rows, y_rows, 0) for name in ("network", "gaussian"))
+    assert ratio is not None
+    assert gaussian is not None
     truth = -math.log(1 - rho**2)
     assert float(gaussian.pairs(*unseen).mean()) < truth / 2 < float(ratio.pairs(*unseen).mean()) < truth
     f = ratio.cross(*unseen)
