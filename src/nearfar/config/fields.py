@@ -178,7 +178,8 @@ class SettingValues:
         None, "image column of a Parquet file; none: image, img, jpg, jpeg, png, webp, tif or tiff"
     )
     label_column: str | None = _setting(
-        None, "label column of a Parquet or .csv file; none: label; in Parquet also labels, fine_label, cls, class or target"
+        None,
+        "label column of a Parquet or .csv file; none: label; in Parquet also labels, fine_label, cls, class or target",
     )
     labels: int | float | None = _setting(
         None,
