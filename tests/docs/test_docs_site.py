@@ -86,7 +86,7 @@ def test_search_finds_a_word_and_its_page(site: Path, browser: Page) -> None:
 
 def test_mathematics_is_drawn(site: Path, browser: Page) -> None:
     """A numerator is above its denominator, and no formula is left as text."""
-    browser.open((site / "evaluation.html").as_uri())
+    browser.open((site / "features.html").as_uri())
     boxes = browser.value(
         "[...document.querySelectorAll('math mfrac')].map(fraction => "
         "[...fraction.children].map(part => part.getBoundingClientRect()).map(box => [box.top, box.bottom]))"

@@ -116,7 +116,7 @@ def _check_object(key: str, value: Any) -> None:
     if key == VIEWS and not callable(value) and as_picture_functions(value) is None:
         raise UserError(
             f"views was {value!r}; expected a name, settings, nearfar.Augment, a function from a picture to a "
-            "tensor, or one of each for each view (docs/extending.md)"
+            "tensor, or one of each for each view (docs/augmentation.md)"
         )
 
 
