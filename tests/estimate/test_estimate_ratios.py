@@ -438,3 +438,14 @@ def test_a_network_needs_rows_and_columns_that_can_act_together() -> None:
     assert CANDIDATES["network"](few, few, 0) is None
     assert CANDIDATES["network"](number, number, 0) is None
     assert CANDIDATES["network"](many, number, 0) is not None
+
+
+def test_a_network_is_tried_where_a_flexible_family_leads() -> None:
+    """Of Gaussians the Gaussian leads and no network is fitted; of turned sides a mixture leads, and then the network."""
+    z = RNG.normal(size=(4000, 2))
+    y = half(0.9 * z + math.sqrt(0.19) * RNG.normal(size=z.shape))
+    fits = {name: CANDIDATES[name] for name in ("gaussian", "mixture of 8", "network")}
+    of_gaussians = fit_stack(half(z), y, 0, candidates=fits)
+    of_turned = fit_stack(half(turned(z)), y, 0, candidates=fits)
+    assert (of_gaussians.candidates, of_turned.candidates) == (2, 3)
+    assert "network" in of_turned.names

@@ -139,7 +139,7 @@ class MultipleNegativesRankingLoss(nn.Module):
         if not isinstance(mask, Tensor) or mask.ndim != 2:
             raise UserError(
                 f"mini_batch_num_tokens was {self.mini_batch_num_tokens}; the model's features have no "
-                "attention_mask of shape (sentence, token) to count, expected None"
+                "attention_mask of shape (sentence, token) to count; give mini_batch_size instead"
             )
         start = total = 0
         for place, tokens in enumerate(mask.sum(dim=1).tolist()):

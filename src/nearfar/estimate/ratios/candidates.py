@@ -47,11 +47,11 @@ CANDIDATES: dict[str, Fit] = {
     "network": NetworkRatio.fit,
 }
 
-# a network takes many times as long as the others: it is tried where one of these leads, not where a law of few
-# parameters explains the rows
-BEFORE_NETWORK = tuple(
-    name for name in CANDIDATES if name.startswith(("mixture", "local", "shrunk", "forest"))
-)
+# candidates that are tried only where one of these leads: a network takes many times as long as the others, and does
+# not help where a law of few parameters explains the rows
+LEADERS: dict[str, tuple[str, ...]] = {
+    "network": tuple(name for name in CANDIDATES if name.startswith(("mixture", "local", "shrunk", "forest")))
+}
 
 # of all columns together, where blocks of them are found: what needs no few columns
 BESIDE_BLOCKS = {

@@ -42,12 +42,11 @@ class NetworkRatio:
     def fit(x: SideRows, y: SideRows, seed: int) -> "NetworkRatio | None":
         if len(x) < MIN_NETWORK_ROWS or x.features == y.features == 1:
             return None
-        kept = np.arange(min(len(x), MAX_NETWORK_ROWS))
-        first, second = _tensor(x[kept]), _tensor(y[kept])
+        rows = min(len(x), MAX_NETWORK_ROWS)
+        first, second = (_tensor(side[np.arange(rows)]) for side in (x, y))
         widths = first.shape[1], second.shape[1]
         if not 0 < min(widths) <= max(widths) <= MAX_NETWORK_COLUMNS:
             return None
-        rows = len(kept)
         validation = slice(0, round(NETWORK_VALIDATION * rows))
         training = slice(validation.stop, rows)
         fitted = fit_critic(

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from scipy.special import logsumexp
 
 from nearfar.estimate.ratios.blocks import BlockRatio, find_blocks
-from nearfar.estimate.ratios.candidates import BEFORE_NETWORK, BESIDE_BLOCKS, CANDIDATES
+from nearfar.estimate.ratios.candidates import BESIDE_BLOCKS, CANDIDATES, LEADERS
 from nearfar.estimate.ratios.sides import Fit, Ratio, SideRows
 from nearfar.estimate.settings import (
     HOPELESS_ERRORS,
@@ -157,7 +157,7 @@ def _weigh_candidates(
     entries = dict(extra)
     leader, fitted = np.zeros(len(unseen[0])), len(extra)
     for name, fit in fits.items():
-        if name == "network" and _leading(entries) not in BEFORE_NETWORK:
+        if name in LEADERS and _leading(entries) not in LEADERS[name]:
             continue
         entry = _compete(fit, (x, y), sides, unseen, seed, leader)
         fitted += entry is not None
