@@ -119,7 +119,7 @@ class MultipleNegativesRankingLoss(nn.Module):
         if len(counts) != 1:
             raise UserError(
                 f"mini_batch_size was {self.mini_batch_size}; the model's features are not one row for each "
-                "sentence, expected None"
+                "sentence; leave it out"
             )
         embeddings = []
         for rows in self._mini_batches(features, max(counts)):
