@@ -10,8 +10,8 @@ from scipy.special import logsumexp
 
 import nearfar as nf
 from nearfar.estimate.interval import UNFITTED, calibration_table
-from nearfar.estimate.plot import draw_estimate
 from nearfar.estimate.samples import CanonicalMap
+from nearfar.system.files import write_figure
 
 
 def test_fifty_columns_that_are_copied_are_not_independent(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_fifty_columns_that_are_copied_are_not_independent(tmp_path: Path) -> No
     assert any("the interval has no upper end" in warning for warning in result.warnings)
     assert "and up" in str(result)
     assert json.loads(json.dumps(result.as_json(), allow_nan=False))["interval"][1] is None
-    draw_estimate(result, tmp_path / "found.png")
+    write_figure(result.plot(), tmp_path / "found.png")
 
 
 @pytest.mark.parametrize("columns", [40, 256, 700])
@@ -95,7 +95,7 @@ def test_what_no_model_fits_has_no_interval(tmp_path: Path) -> None:
     assert result.interval == (0.0, math.inf)
     assert result.p_value == 1
     assert result.at_least.nats == 0
-    draw_estimate(result, tmp_path / "found.png")
+    write_figure(result.plot(), tmp_path / "found.png")
     source = nf.estimate_cmi(x, names, rng.normal(size=300))
     assert UNFITTED in source.warnings
     assert source.interval == (0.0, math.inf)

@@ -203,9 +203,9 @@ def _estimate(options: argparse.Namespace, x: Any, y: Any, notes: list[str]) -> 
 
     estimate = estimate_mi(x, y, baselines=not options.no_baselines, **_estimate_options(options))
     if options.plot is not None:
-        from nearfar.estimate.plot import draw_estimate
+        from nearfar.system.files import write_figure
 
-        draw_estimate(estimate, options.plot)
+        write_figure(estimate.plot(), options.plot)
     if options.json:
         print(_with_notes(estimate.as_json(), notes))
     else:
@@ -260,9 +260,9 @@ def _matrix(options: argparse.Namespace) -> int:
     folds = {} if options.folds is None else {"folds": options.folds}
     pairs = mi_matrix(table, discrete=options.discrete, seed=options.seed, **folds)
     if options.plot is not None:
-        from nearfar.estimate.plot import draw_matrix
+        from nearfar.system.files import write_figure
 
-        draw_matrix(pairs, options.plot)
+        write_figure(pairs.plot(), options.plot)
     left_out = {**dict.fromkeys(empty, "empty"), **pairs.left_out}
     if options.json:
         print(json.dumps({**pairs.as_json(), "left_out": left_out}))

@@ -8,8 +8,8 @@ from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist
 from scipy.special import digamma
 
+from nearfar.estimate import settings
 from nearfar.estimate.samples import Array, SamplePair, whitening
-from nearfar.estimate.settings import KSG_NEIGHBOURS, MAX_DENSE_ROWS, MAX_TREE_COLUMNS, MAX_TREE_ROWS
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,15 @@ def gaussian_information(x: Array, y: Array) -> float:
     return float(max(0.0, nats - x_white.shape[1] * y_white.shape[1] / (2 * len(x))))
 
 
-def ksg_information(x: Array, y: Array, seed: int = 0, neighbours: int = KSG_NEIGHBOURS) -> float:
+def ksg_information(x: Array, y: Array, seed: int = 0, neighbours: int = settings.KSG_NEIGHBOURS) -> float:
     """psi(k) + psi(n) - <psi(n_x + 1) + psi(n_y + 1)>, the first estimator of Kraskov et al. (2004).
 
     n_x and n_y count the points that are strictly nearer in x or in y than the k-th neighbour in both.
     """
-    use_tree = x.shape[1] + y.shape[1] <= MAX_TREE_COLUMNS
-    rows = np.random.default_rng(seed).permutation(len(x))[: MAX_TREE_ROWS if use_tree else MAX_DENSE_ROWS]
+    use_tree = x.shape[1] + y.shape[1] <= settings.MAX_TREE_COLUMNS
+    rows = np.random.default_rng(seed).permutation(len(x))[
+        : settings.MAX_TREE_ROWS if use_tree else settings.MAX_DENSE_ROWS
+    ]
     x, y = _without_ties(x[rows], seed), _without_ties(y[rows], seed + 1)
     counts = _tree_counts(x, y, neighbours) if use_tree else _dense_counts(x, y, neighbours)
     return float(digamma(neighbours) + digamma(len(x)) - sum(digamma(count).mean() for count in counts))

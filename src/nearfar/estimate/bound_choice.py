@@ -13,6 +13,7 @@ from nearfar.core.adapters import as_bound
 from nearfar.core.schedules import START, at
 from nearfar.core.scores import paired_scores
 from nearfar.errors import UserError
+from nearfar.estimate import settings
 from nearfar.estimate.measure import (
     Arrangement,
     BoundValue,
@@ -23,7 +24,6 @@ from nearfar.estimate.measure import (
     independent_arrangements,
     measure_bound,
 )
-from nearfar.estimate.settings import MIN_EFFECTIVE_SAMPLES, MINE_MOMENTUM, POOLED_NEGATIVES
 from nearfar.parts import bounds
 from nearfar.parts.bounds import (
     NWJ,
@@ -59,7 +59,7 @@ def training_objective(bound: str | AbstractBound) -> AbstractBound:
     (Belghazi et al. 2018).
     """
     if bound == "mine" or (isinstance(bound, DonskerVaradhan) and at(bound.momentum, START) > 0):
-        return DonskerVaradhan(momentum=MINE_MOMENTUM) if isinstance(bound, str) else bound
+        return DonskerVaradhan(momentum=settings.MINE_MOMENTUM) if isinstance(bound, str) else bound
     return bound if isinstance(bound, AlphaCPC | MultiLabelCPC) else InfoNCE()
 
 
@@ -104,7 +104,7 @@ def named_bound(name: str, alpha: float | None) -> str | AbstractBound:
 
 def _by_name(name: str, negatives: Contrast, samples: int) -> AbstractBound:
     if name == "mine":
-        return DonskerVaradhan(momentum=MINE_MOMENTUM)
+        return DonskerVaradhan(momentum=settings.MINE_MOMENTUM)
     if name not in bounds.PARTS:
         raise UserError(f"bound was {name!r}; expected auto, {', '.join(ESTIMATES)}, or a bound")
     if name != "ml-cpc":
@@ -117,7 +117,7 @@ def _by_name(name: str, negatives: Contrast, samples: int) -> AbstractBound:
 def _negatives_per_anchor(bound: AbstractBound, samples: int) -> int:
     """Negatives of each anchor if they are not shared: many where each anchor has a sum of its own."""
     separate_sums = isinstance(bound, InfoNCE | AlphaCPC | UBA)
-    return max(1, samples // 8 - 1 if separate_sums else min(POOLED_NEGATIVES, samples // 2 - 1))
+    return max(1, samples // 8 - 1 if separate_sums else min(settings.POOLED_NEGATIVES, samples // 2 - 1))
 
 
 def arrange(
@@ -146,7 +146,8 @@ def choose_bound(
     values = {
         name: _measure_blocks(bound, [scores.validation], scores.validation, negatives, seed)
         for name, bound in candidates.items()
-        if not isinstance(bound, NWJ | TUBA) or effective_samples(scores.validation) >= MIN_EFFECTIVE_SAMPLES
+        if not isinstance(bound, NWJ | TUBA)
+        or effective_samples(scores.validation) >= settings.MIN_EFFECTIVE_SAMPLES
     }
     for name, value in values.items():
         if value.nats - value.error > values[best].nats:

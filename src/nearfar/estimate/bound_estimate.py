@@ -16,6 +16,7 @@ from torch import Tensor
 from nearfar.core.abstract import AbstractBound
 from nearfar.core.scores import POSITIONS, knows_positions
 from nearfar.core.types import Certificate
+from nearfar.estimate import settings
 from nearfar.estimate.bound_choice import (
     Contrast,
     FoldScores,
@@ -47,7 +48,6 @@ from nearfar.estimate.ratios import SideMap, fit_stack
 from nearfar.estimate.result import AtLeast
 from nearfar.estimate.rows import RowCheck, Split, blocks
 from nearfar.estimate.samples import Array, CanonicalMap, ColumnEncoding, Kinds, Scaling
-from nearfar.estimate.settings import MAX_TRAINING_ROWS_SCORED, NETWORK_CHUNK
 from nearfar.parts.bounds import InfoNCE
 
 POSITION_ADVICE = "it knows which rows belong together without reading them; give a critic of the rows alone"
@@ -212,19 +212,19 @@ def _fit_network(
         request.training,
         seed,
     )
-    positional = knows_positions(network.cross, *inputs(split.validation[:NETWORK_CHUNK]))
+    positional = knows_positions(network.cross, *inputs(split.validation[: settings.NETWORK_CHUNK]))
     return lambda rows: _score_pairs(network, *inputs(rows)), positional
 
 
 def _training_blocks(train: np.ndarray, size: int) -> list[np.ndarray]:
     """Training rows in blocks of the size of a held-out one: the value of InfoNCE depends on the block size."""
-    rows = train[: max(size, MAX_TRAINING_ROWS_SCORED)]
+    rows = train[: max(size, settings.MAX_TRAINING_ROWS_SCORED)]
     return [rows[i : i + size] for i in range(0, max(1, len(rows) - size + 1), size)]
 
 
 @torch.no_grad()
 def _score_pairs(network: InitialisedCritic, x: Tensor, y: Tensor) -> Tensor:
-    return torch.cat([network.cross(part, y) for part in x.split(NETWORK_CHUNK)])
+    return torch.cat([network.cross(part, y) for part in x.split(settings.NETWORK_CHUNK)])
 
 
 def bound_interval(

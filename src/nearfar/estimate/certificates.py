@@ -10,11 +10,11 @@ import torch
 from nearfar.core.abstract import AbstractBound
 from nearfar.core.schedules import START, at
 from nearfar.core.types import Certificate
+from nearfar.estimate import settings
 from nearfar.estimate.bound_choice import Contrast, FoldScores, arrange, effective_samples
 from nearfar.estimate.measure import BoundValue, average_of_draws
 from nearfar.estimate.rows import RowCheck
 from nearfar.estimate.samples import Scaling
-from nearfar.estimate.settings import MIN_EFFECTIVE_SAMPLES, NEAR_CEILING
 from nearfar.parts import bounds
 from nearfar.parts.bounds import NWJ, TUBA, AlphaCPC, MultiLabelCPC
 
@@ -105,7 +105,7 @@ def choice_reason(fold_values: Sequence[dict[str, BoundValue]]) -> str:
 
 def ceiling_warnings(high: float, ceiling: float | None) -> list[str]:
     """`high`: the upper end of the interval."""
-    if ceiling is None or high <= NEAR_CEILING * ceiling:
+    if ceiling is None or high <= settings.NEAR_CEILING * ceiling:
         return []
     return [
         f"the estimate is near its ceiling of {ceiling:.2f} nats, so the information may be higher; more "
@@ -122,7 +122,7 @@ def bound_warnings(
         for bound, fold in zip(fold_bounds, scores, strict=True)
         if isinstance(bound, NWJ | TUBA)
     ]
-    if min(sizes, default=math.inf) < MIN_EFFECTIVE_SAMPLES:
+    if min(sizes, default=math.inf) < settings.MIN_EFFECTIVE_SAMPLES:
         warnings.append(
             f"the mean of e^f rests on {min(sizes):.1f} effective anchors of a fold, too few to know its "
             "expectation: the value is unreliable; use bound=infonce or more samples"

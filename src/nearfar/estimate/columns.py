@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 
 from nearfar.errors import UserError
-from nearfar.estimate.settings import MAX_EXACT, MIN_NUMERIC_SHARE
+from nearfar.estimate import settings
 from nearfar.system.extras import need
 
 GAP_WORDS = ("", "na", "n/a", "nan", "null", "none")
@@ -170,7 +170,7 @@ def _as_numbers(
     numeric = np.array([number is not None for number in numbers], dtype=bool)
     if not (~gap).any():
         raise UserError(f"{label_text} is empty")
-    if numeric.sum() < MIN_NUMERIC_SHARE * (~gap).sum():
+    if numeric.sum() < settings.MIN_NUMERIC_SHARE * (~gap).sum():
         codes = np.full(len(cells), np.nan)
         words = [str(cells[place]) for place in np.flatnonzero(~gap)]
         levels = {word: code for code, word in enumerate(sorted(set(words)))}
@@ -190,7 +190,7 @@ def _as_numbers(
 
 def _check_distinguishable(numbers: np.ndarray, column: np.ndarray, label_text: str) -> np.ndarray:
     """Refuses different whole numbers that are so large that float64 makes them all equal."""
-    if len(numbers) and abs(numbers[0]) >= MAX_EXACT and (numbers == numbers[0]).all():
+    if len(numbers) and abs(numbers[0]) >= settings.MAX_EXACT and (numbers == numbers[0]).all():
         different = np.flatnonzero(column != column[0])
         if len(different):
             raise UserError(

@@ -16,29 +16,16 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from nearfar.errors import UserError
+from nearfar.estimate import settings
 from nearfar.estimate.baselines import References
 from nearfar.estimate.bound_choice import effective_samples
 from nearfar.estimate.measure import expected_variance
 from nearfar.estimate.ratios import Ratio, SideMap, SideRows, Stack, fit_stack
 from nearfar.estimate.rows import Split, blocks, group_numbers, split_folds
 from nearfar.estimate.samples import Array, Kinds, SamplePair
-from nearfar.estimate.settings import (
-    CALIBRATION_RANGE,
-    CLEARLY_DEPENDENT,
-    FOLD_BLOCK,
-    FOLD_VARIANCE,
-    HALF_FIT_BLOCKS,
-    LARGE_FOLD_BLOCK,
-    MAX_FOLD_BLOCKS,
-    MIN_BIN_COUNT,
-    MIN_NORMALISER_SAMPLES,
-    SCORED_CHUNK,
-    SMALL_BLOCK,
-    SPLIT_SEED_STEP,
-)
 from nearfar.system.hardware import one_thread
 
-EDGES = np.linspace(*CALIBRATION_RANGE)  # of bins of log ratios
+EDGES = np.linspace(*settings.CALIBRATION_RANGE)  # of bins of log ratios
 
 
 @dataclass(frozen=True)
@@ -78,7 +65,6 @@ class FittedFold:
     step: float  # nats that are lost with half the rows to learn from
     block_size: int
     unseen_levels: float  # share of the unseen rows with a level that is not in the training rows
-    rows_learned: int
 
     @property
     def log_mean(self) -> float:
@@ -114,7 +100,7 @@ def cross_fit(pair: SamplePair, folds: int, seed: int, splits: int = 1) -> Cross
                 fit_fold(pair.x, pair.y, pair.kinds, split, unit, split_seed + k)
                 for k, split in enumerate(split_folds(unit, folds, split_seed))
             ]
-            for split_seed in range(seed, seed + splits * SPLIT_SEED_STEP, SPLIT_SEED_STEP)
+            for split_seed in range(seed, seed + splits * settings.SPLIT_SEED_STEP, settings.SPLIT_SEED_STEP)
         ]
     return CrossFit(fitted, unit, References.of(pair, seed))
 
@@ -129,9 +115,13 @@ def fit_fold(x: Array, y: Array, kinds: Kinds, split: Split, unit: np.ndarray, s
 
     train = sides(train_rows)
     stack = fit_stack(*train, seed, unit[train_rows])
-    learned = float(score_rows(stack, *sides(train_rows[:SCORED_CHUNK])).mean())
-    size = LARGE_FOLD_BLOCK if learned > SMALL_BLOCK * math.log(FOLD_BLOCK) else FOLD_BLOCK
-    draws = [[sides(rows) for rows in blocks(draw, size)[:MAX_FOLD_BLOCKS]] for draw in split.draws]
+    learned = float(score_rows(stack, *sides(train_rows[: settings.SCORED_CHUNK])).mean())
+    size = (
+        settings.LARGE_FOLD_BLOCK
+        if learned > settings.SMALL_BLOCK * math.log(settings.FOLD_BLOCK)
+        else settings.FOLD_BLOCK
+    )
+    draws = [[sides(rows) for rows in blocks(draw, size)[: settings.MAX_FOLD_BLOCKS]] for draw in split.draws]
     statistics = [[block_statistics(stack.cross(*pair)) for pair in draw] for draw in draws]
     unseen = sides(split.unseen)
     value = score_rows(stack, *unseen)
@@ -152,7 +142,6 @@ def fit_fold(x: Array, y: Array, kinds: Kinds, split: Split, unit: np.ndarray, s
         step=float(np.mean(losses)),
         block_size=min(len(block.bound) for block in statistics[0]),
         unseen_levels=_unseen_level_share(*unseen),
-        rows_learned=len(train_rows),
     )
 
 
@@ -165,8 +154,8 @@ def _level_change(
     The level is the mean of r under independence, row by row, so that an outlier counts as one row. Near its
     ceiling InfoNCE shows no difference, and the levels are taken as equal.
     """
-    pairs, full_fit = pairs[:HALF_FIT_BLOCKS], full_fit[:HALF_FIT_BLOCKS]
-    if any(block.bound.mean() > SMALL_BLOCK * math.log(len(block.log_ratio)) for block in full_fit):
+    pairs, full_fit = pairs[: settings.HALF_FIT_BLOCKS], full_fit[: settings.HALF_FIT_BLOCKS]
+    if any(block.bound.mean() > settings.SMALL_BLOCK * math.log(len(block.log_ratio)) for block in full_fit):
         return 0.0
     level = np.mean([block.log_ratio.mean() - block.bound.mean() for block in full_fit])
     return float(level - np.mean([_row_level(half_fit.cross(*pair)) for pair in pairs]))
@@ -187,7 +176,7 @@ def _mean_over_draws(draws: list[list[np.ndarray]]) -> Float[np.ndarray, "unit"]
 
 def score_rows(ratio: Ratio, x: SideRows, y: SideRows) -> Float[np.ndarray, "row"]:
     """log r of every row, in chunks."""
-    parts = blocks(np.arange(len(x)), SCORED_CHUNK)
+    parts = blocks(np.arange(len(x)), settings.SCORED_CHUNK)
     return np.concatenate([ratio.pairs(x[part], y[part]) for part in parts])
 
 
@@ -242,7 +231,7 @@ def independence_p_value(folds: list[FittedFold]) -> float:
         first_draw = fold.blocks[: fold.first_draw]
         variance = sum(block.variance for block in first_draw)
         z.append(sum(block.excess for block in first_draw) / math.sqrt(variance + 1e-12))
-    return float(norm.sf(sum(z) / math.sqrt(FOLD_VARIANCE * len(z))))
+    return float(norm.sf(sum(z) / math.sqrt(settings.FOLD_VARIANCE * len(z))))
 
 
 def infonce_value(folds: list[FittedFold]) -> tuple[float, float]:
@@ -254,7 +243,9 @@ def infonce_value(folds: list[FittedFold]) -> tuple[float, float]:
     value = float(np.mean([fold.bound.mean() for fold in folds]))
     variance = float((terms**2).sum()) / (len(terms) - len(folds))
     error = math.sqrt(max(variance, mean_expected_variance(folds)) / len(terms))
-    return value, error if value > CLEARLY_DEPENDENT * error else error * math.sqrt(FOLD_VARIANCE)
+    return value, error if value > settings.CLEARLY_DEPENDENT * error else error * math.sqrt(
+        settings.FOLD_VARIANCE
+    )
 
 
 def mean_weights(folds: list[FittedFold]) -> dict[str, float]:
@@ -280,7 +271,7 @@ def calibration(folds: list[FittedFold]) -> list[tuple[float, float]]:
     counts = np.sum([block.histogram for fold in folds for block in fold.blocks], axis=0)
     middle = (EDGES[1:] + EDGES[:-1]) / 2
     level = float(np.mean([normaliser(fold) for fold in folds]))
-    enough = (counts >= MIN_BIN_COUNT).all(axis=0)
+    enough = (counts >= settings.MIN_BIN_COUNT).all(axis=0)
     return [
         (float(place - level), float(math.log(rows / mismatched)))
         for place, rows, mismatched in zip(middle[enough], *counts[:, enough], strict=True)
@@ -289,5 +280,5 @@ def calibration(folds: list[FittedFold]) -> list[tuple[float, float]]:
 
 def normaliser(fold: FittedFold) -> float:
     """log of the mean of r under independence, if enough pairs carry it; else 0, as the ratio claims."""
-    minimum = min(MIN_NORMALISER_SAMPLES, fold.block_size / 3)
+    minimum = min(settings.MIN_NORMALISER_SAMPLES, fold.block_size / 3)
     return fold.log_mean if min(block.effective for block in fold.blocks) >= minimum else 0.0

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nearfar.errors import UserError
-from nearfar.estimate.settings import MAX_NOISE
+from nearfar.estimate import settings
 
 Partition = Literal["learned", "zero"]
 Model = TypeVar("Model", bound=nn.Module)
@@ -146,7 +146,7 @@ def _check(data: Tensor, nu: float, partition: str, steps: int, seed: int) -> No
         raise UserError("data holds NaN or infinite numbers; leave such rows out")
     if isinstance(nu, bool) or not isinstance(nu, (int, float)) or not 0 < nu < float("inf"):
         raise UserError(f"nu was {nu!r}; expected a number above 0: points of noise per point of data")
-    if nu * data.numel() > MAX_NOISE:
+    if nu * data.numel() > settings.MAX_NOISE:
         raise UserError(f"nu was {nu!r}; with {len(data)} points that is more noise than memory can hold")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise UserError(f"seed was {seed!r}; expected a whole number")

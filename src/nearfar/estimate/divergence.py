@@ -20,6 +20,7 @@ from nearfar.core.schedules import START, at
 from nearfar.core.scores import Scores
 from nearfar.core.types import Certificate, NegativeSampling
 from nearfar.errors import UserError
+from nearfar.estimate import settings
 from nearfar.estimate.bound_choice import candidate_bounds
 from nearfar.estimate.certificates import bound_name, with_row_check
 from nearfar.estimate.columns import stack_samples
@@ -27,16 +28,6 @@ from nearfar.estimate.ratios import Ratio, SideMap, fit_stack
 from nearfar.estimate.result import AtLeast, NatsResult
 from nearfar.estimate.rows import RowCheck, is_dependent, split_folds
 from nearfar.estimate.samples import discrete_columns, gap_notes
-from nearfar.estimate.settings import (
-    KL_JACKKNIFE_GROUPS,
-    LONG_TAIL,
-    MAX_DIVERGENCE_RATIO,
-    MAX_OUTSIDE,
-    MIN_EFFECTIVE_SAMPLES,
-    MIN_SAMPLES,
-    MIN_SPREAD,
-    TINY,
-)
 from nearfar.parts.bounds import NWJ, TUBA, MultiLabelCPC, smallest_proven_alpha
 from nearfar.system.hardware import one_thread
 
@@ -107,7 +98,7 @@ def estimate_kl(
     complete = table.complete
     sides = table.values[:p_rows][complete[:p_rows]], table.values[p_rows:][complete[p_rows:]]
     for name, side in zip(("p", "q"), sides, strict=True):
-        if len(side) < MIN_SAMPLES:
+        if len(side) < settings.MIN_SAMPLES:
             raise UserError(f"{name} has {len(side)} samples; at least {MIN_SAMPLES} are needed")
         if not np.isfinite(side).all():
             raise UserError(f"{name} holds a value that is not finite; every value must be")
@@ -143,7 +134,7 @@ def _share_outside(p: np.ndarray, q: np.ndarray, kinds: np.ndarray) -> float:
         (~np.isin(a, b)).mean() if is_category else ((a < b.min()) | (a > b.max())).mean()
         for a, b, is_category in zip(p.T, q.T, kinds, strict=True)
     ]
-    return float(max(shares)) if max(shares) > MAX_OUTSIDE else 0.0
+    return float(max(shares)) if max(shares) > settings.MAX_OUTSIDE else 0.0
 
 
 def tail_gain(z: np.ndarray, of_p: np.ndarray, of_q: np.ndarray, f: np.ndarray) -> Float[np.ndarray, "row"]:
@@ -153,10 +144,12 @@ def tail_gain(z: np.ndarray, of_p: np.ndarray, of_q: np.ndarray, f: np.ndarray) 
     """
     gain = np.zeros(len(z))
     for column, a, b in zip(z.T, of_p.T, of_q.T, strict=True):
-        log_p = norm.logpdf(column, a.mean(), a.std() + TINY)
-        log_ratio = log_p - norm.logpdf(column, b.mean(), b.std() + TINY)
+        log_p = norm.logpdf(column, a.mean(), a.std() + settings.TINY)
+        log_ratio = log_p - norm.logpdf(column, b.mean(), b.std() + settings.TINY)
         outside = (column < b.min()) | (column > b.max())
-        gain = np.maximum(gain, np.where(outside, np.minimum(log_ratio, MAX_DIVERGENCE_RATIO) - f, 0.0))
+        gain = np.maximum(
+            gain, np.where(outside, np.minimum(log_ratio, settings.MAX_DIVERGENCE_RATIO) - f, 0.0)
+        )
     return gain
 
 
@@ -175,7 +168,7 @@ def _fit_fold(
 
     def log_ratio(ratio: Ratio) -> np.ndarray:
         of_p, of_q = (ratio.pairs(rows, map_label(np.full((len(unseen), 1), value))) for value in (1.0, 0.0))
-        return np.clip(of_p - of_q, -MAX_DIVERGENCE_RATIO, MAX_DIVERGENCE_RATIO)
+        return np.clip(of_p - of_q, -settings.MAX_DIVERGENCE_RATIO, settings.MAX_DIVERGENCE_RATIO)
 
     f = log_ratio(stack)
     numeric, from_p = z[:, ~kinds], label[train_rows, 0] == 1
@@ -198,9 +191,12 @@ def _divergence(
     tail = float(ratios.tail.mean()) / 2
     nats = held_out + (missing if held_out > 2 * error else 0.0) + tail
     z = float(norm.ppf((1 + confidence) / 2))
-    down, up = (z * LONG_TAIL * math.hypot(error, missing, part, MIN_SPREAD) for part in (tail, 2 * tail))
+    down, up = (
+        z * settings.LONG_TAIL * math.hypot(error, missing, part, settings.MIN_SPREAD)
+        for part in (tail, 2 * tail)
+    )
     effective = float(weight.sum() ** 2 / (weight**2).sum())
-    enough = effective >= MIN_EFFECTIVE_SAMPLES
+    enough = effective >= settings.MIN_EFFECTIVE_SAMPLES
     condition = (
         FITTED_CLAIM
         if enough
@@ -305,7 +301,7 @@ def value_and_error(bound: AbstractBound, on_p: np.ndarray, on_q: np.ndarray) ->
         return float(bound(kl_scores(bound, of_p, of_q)))
 
     on_p, on_q = (np.minimum(f, math.log(len(on_q))) for f in (on_p, on_q))
-    groups, value, step = min(KL_JACKKNIFE_GROUPS, len(on_p), len(on_q)), measure(on_p, on_q), 1e-4
+    groups, value, step = min(settings.KL_JACKKNIFE_GROUPS, len(on_p), len(on_q)), measure(on_p, on_q), 1e-4
     without = [measure(*(np.delete(f, slice(k, None, groups)) for f in (on_p, on_q))) for k in range(groups)]
     # how fast the value falls as the mean of e^f over q rises
     slope = (value - measure(on_p, on_q + step)) / (step * np.exp(on_q).mean())

@@ -14,7 +14,7 @@ from nearfar.core.abstract import AbstractBound, AbstractCritic
 from nearfar.core.schedules import START
 from nearfar.core.scores import paired_scores
 from nearfar.errors import UserError
-from nearfar.estimate.settings import MAX_VALIDATION_BLOCK, MIN_FIRST_GUESS
+from nearfar.estimate import settings
 from nearfar.parts.critics import Bilinear, Hybrid, Joint, Separable
 
 FirstGuess = Literal["nothing", "gaussian", "table"]
@@ -88,7 +88,7 @@ class InitialisedCritic(nn.Module):
             product = (x * (self.r / (1 - self.r.square()))) @ y.T
             return product + self._side_term(x)[:, None] + self._side_term(y)[None, :] + correction
         if self.first_guess == "table":
-            return (1 + (x * self.r) @ y.T).clamp_min(MIN_FIRST_GUESS).log() + correction
+            return (1 + (x * self.r) @ y.T).clamp_min(settings.MIN_FIRST_GUESS).log() + correction
         return correction
 
 
@@ -199,7 +199,7 @@ def value_on(
 ) -> float:
     """The objective on unseen samples, mean over equal blocks; -inf if it is not finite."""
     x, y = sample
-    blocks = math.ceil(len(x) / MAX_VALIDATION_BLOCK)
+    blocks = math.ceil(len(x) / settings.MAX_VALIDATION_BLOCK)
     values = [objective(network.cross(a, b)) for a, b in zip(x.chunk(blocks), y.chunk(blocks), strict=True)]
     value = float(torch.stack(values).mean())
     return value if math.isfinite(value) else -math.inf

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nearfar.errors import UserError
-from nearfar.estimate.settings import SUM_TOLERANCE
+from nearfar.estimate import settings
 
 
 def entropy(p: Any, base: float = math.e) -> float:
@@ -108,7 +108,7 @@ def _distribution(values: Any, name: str) -> Float[np.ndarray, "..."]:
         raise UserError(f"{name} holds {p.min():g}; probabilities are never negative")
     with np.errstate(over="ignore"):
         total = p.sum()
-    if abs(total - 1) > SUM_TOLERANCE:
+    if abs(total - 1) > settings.SUM_TOLERANCE:
         raise UserError(f"{name} sums to {total:g}; probabilities sum to 1 (divide counts by their sum)")
     return p / total
 

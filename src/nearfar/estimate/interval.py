@@ -1,16 +1,19 @@
 """One rule for the best estimate and its interval: of mutual information, of sums and differences, of divergences.
 
     held out    mean log r of unseen rows - log of the mean of r under independence
-    nats        held out + max(curve, fit / 2), where held out is clearly above zero
-    interval    nats - factor * below  to  nats + factor * above
+    centre      held out + max(curve, fit / 2), where held out is clearly above zero
+    interval    centre - factor * below  to  centre + factor * above
+    nats        centre + flexible share * (1 / (2^rate - 1) - 1) * max(curve, fit / 2), inside the interval
 
 A mean over unseen rows is low by the divergence of the truth from the ratio: k / 2n for k parameters. Two things
-measure it. Halving the rows adds as much again (`curve`), and training rows look better by twice as much (`fit`, Akaike
-1974). Rows of a level that training did not see are taken to be like the others. What no ratio expresses is not measured by the rows; a higher KSG is a sign of it, and so are many
-columns beside few rows.
+measure it. Halving the rows adds as much again (`curve`), and training rows look better by twice as much (`fit`,
+Akaike 1974). Rows of a level that training did not see are taken to be like the others. A flexible family, such as
+a forest, has no fixed k. Its loss falls like n^-rate, and halving shows 2^rate - 1 of it.
 
-`below` and `above` are sums of such signs (`Signs`) with coefficients that are not derived but calibrated across problems of known information, by one command: `python benchmarks/calibrate_interval.py`. It writes
-calibration.json, whose `statement` says what 90 % means.
+What no ratio expresses is not measured by the rows. A higher KSG is a sign of it, and so are many columns beside
+few rows. `below` and `above` are sums of such signs (`Signs`) with coefficients that are calibrated across problems of
+known information by one command: `python benchmarks/calibrate_interval.py`. It writes calibration.json, whose
+`statement` says what 90 % means.
 """
 
 import json
@@ -24,9 +27,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import chi2, norm
 
+from nearfar.estimate import settings
 from nearfar.estimate.baselines import References
 from nearfar.estimate.crossfit import CrossFit, FittedFold, mean_expected_variance, normaliser
-from nearfar.estimate.settings import CLEARLY_ABOVE_ZERO, FOLD_VARIANCE, MAX_UNSEEN_LEVELS, MIN_SPREAD
 
 UNFITTED = (
     "no model could be fitted to these columns, so their information is unknown: the estimate is no evidence "
@@ -47,6 +50,7 @@ class FoldSummary:
     model_based: bool  # too few pairs carry the normaliser: the ratio's own is used
     references: References
     fitted: bool = True  # whether any ratio could be fitted in every fold
+    flexible: float = 0.0  # share of the weight on families without a fixed number of parameters
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> "FoldSummary":
@@ -77,7 +81,7 @@ class Signs:
     @staticmethod
     def of(summary: FoldSummary) -> "Signs":
         positive, error = max(0.0, summary.held_out), summary.error
-        unseen = min(summary.unseen_levels, MAX_UNSEEN_LEVELS)
+        unseen = min(summary.unseen_levels, settings.MAX_UNSEEN_LEVELS)
         root = summary.units**-0.5
         x_columns, y_columns = summary.references.columns
         return Signs(
@@ -118,16 +122,16 @@ class Calibration:
 @cache
 def calibration_table() -> Calibration:
     stored = json.loads(files("nearfar.estimate").joinpath("calibration.json").read_text())
-    return Calibration(
-        stored["below"], stored["above"], tuple(stored["confidences"]), tuple(stored["factors"])
-    )
+    confidences, factors = tuple(stored["confidences"]), tuple(stored["factors"])
+    return Calibration(stored["below"], stored["above"], confidences, factors)
 
 
 @dataclass(frozen=True)
 class BestEstimate:
     nats: float
+    centre: float  # of the interval, at most `nats`
     interval: tuple[float, float]
-    half_widths: tuple[float, float]  # below and above the estimate, before ends are cut at zero
+    half_widths: tuple[float, float]  # below and above the centre, before ends are cut at zero
     spread: tuple[float, float]  # the part of them that is not sampling error
     model_based: bool
     fitted: bool
@@ -148,7 +152,8 @@ def summarise(fit: CrossFit) -> FoldSummary:
     folds = [fold for split in fit.splits for fold in split]
     return FoldSummary(
         held_out=held_out,
-        error=error * (1.0 if held_out > CLEARLY_ABOVE_ZERO * error else math.sqrt(FOLD_VARIANCE)),
+        error=error
+        * (1.0 if held_out > settings.CLEARLY_ABOVE_ZERO * error else math.sqrt(settings.FOLD_VARIANCE)),
         curve=max(0.0, float(np.mean([fold.step for fold in folds]))),
         fit=max(0.0, float(np.mean([fold.learned - fold.value.mean() for fold in folds]))),
         unseen_levels=float(np.mean([fold.unseen_levels for fold in folds])),
@@ -156,6 +161,7 @@ def summarise(fit: CrossFit) -> FoldSummary:
         model_based=any(normaliser(fold) == 0.0 and fold.log_mean != 0.0 for fold in folds),
         references=fit.references,
         fitted=all(fold.stack.candidates for fold in folds),
+        flexible=float(np.mean([fold.stack.flexible_share() for fold in folds])),
     )
 
 
@@ -173,27 +179,35 @@ def _held_out(folds: list[FittedFold], units: int) -> tuple[float, float]:
     return held_out, max(error, math.sqrt(mean_expected_variance(folds) / units))
 
 
-def estimate_from(summary: FoldSummary, confidence: float, table: Calibration | None = None) -> BestEstimate:
+def estimate_from(
+    summary: FoldSummary,
+    confidence: float,
+    table: Calibration | None = None,
+    rate: float = settings.FLEXIBLE_RATE,
+) -> BestEstimate:
+    """`rate`: exponent by which the loss of flexible families falls with the rows; 1 is that of the others."""
     table = table or calibration_table()
     signs = Signs.of(summary)
-    nats = summary.held_out + signs.learning
+    centre = summary.held_out + signs.learning
+    nats = centre + summary.flexible * (1 / (2**rate - 1) - 1) * signs.learning
     factor = table.factor(confidence)
-    down = factor * math.hypot(signs.weighted(table.below), MIN_SPREAD)
+    down = factor * math.hypot(signs.weighted(table.below), settings.MIN_SPREAD)
     # a row of an unseen level may tell anything from 0 to log n nats
     unseen = summary.unseen_levels * math.log(summary.units) / 2
-    up = factor * math.hypot(signs.weighted(table.above), unseen, MIN_SPREAD)
+    up = factor * math.hypot(signs.weighted(table.above), unseen, settings.MIN_SPREAD)
     # no ratio above the number of pairs can be seen in that many pairs
     highest = 2 * math.log(summary.units)
     # a one-parameter dependence of this size goes unnoticed
     unnoticed = float(chi2.ppf(confidence, 1)) / (2 * summary.units)
     # there is no upper end if no ratio was fitted, or beyond what this many rows can show
     limited = summary.fitted and nats <= highest
-    upper = float(max(unnoticed, max(0.0, nats) + up)) if limited else math.inf
+    upper = float(max(unnoticed, nats, max(0.0, centre) + up)) if limited else math.inf
     sampling = float(norm.ppf((1 + confidence) / 2)) * summary.error
     beyond = [math.sqrt(max(0.0, side**2 - sampling**2)) for side in (down, up)]
     return BestEstimate(
         float(min(highest, max(0.0, nats))),
-        (float(min(highest, max(0.0, nats - down))), upper),
+        float(min(highest, max(0.0, centre))),
+        (float(min(highest, max(0.0, centre - down))), upper),
         (down, up),
         (beyond[0], beyond[1] if limited else math.inf),
         summary.model_based,

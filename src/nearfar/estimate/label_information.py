@@ -33,14 +33,8 @@ from jaxtyping import Bool, Float, Float64, Int, Int64
 from torch import Tensor
 
 from nearfar.core.types import NegativeSampling
+from nearfar.estimate import settings
 from nearfar.estimate.result import AtLeast, certificate_json
-from nearfar.estimate.settings import (
-    LABEL_CONFIDENCE,
-    LABEL_JACKKNIFE_GROUPS,
-    LABEL_TOLERANCE,
-    MAX_ITERATIONS,
-    UNIFORM_SHARES,
-)
 from nearfar.parts.bounds import InfoNCE
 from nearfar.parts.bounds.claims import certify, not_covered
 
@@ -68,7 +62,7 @@ def label_information(
     labels: Int[Tensor, "row"],
     *,
     held_out: bool | None = True,
-    confidence: float = LABEL_CONFIDENCE,
+    confidence: float = settings.LABEL_CONFIDENCE,
     left_out: int = 0,
     dependent: str = "",
 ) -> dict[str, Any]:
@@ -82,7 +76,7 @@ def label_information(
     rows = len(labels)
     if rows < 2:
         raise ValueError(f"information about a label of {rows} rows; it takes at least two")
-    groups = min(LABEL_JACKKNIFE_GROUPS, rows)
+    groups = min(settings.LABEL_JACKKNIFE_GROUPS, rows)
     group = torch.randperm(rows, generator=torch.Generator().manual_seed(0)) % groups
     jackknife = torch.tensor(
         [infonce_of_labels(scores, labels, group != g) for g in range(groups)], dtype=torch.float64
@@ -127,7 +121,7 @@ def lower_limit(scores: Float[Tensor, "row class"], labels: Int[Tensor, "row"], 
     low, high = 0.0, math.log(scores.shape[1])
     if not is_rejected(low, scores, labels, confidence):
         return 0.0
-    while high - low > LABEL_TOLERANCE * high:
+    while high - low > settings.LABEL_TOLERANCE * high:
         middle = (low + high) / 2
         low, high = (middle, high) if is_rejected(middle, scores, labels, confidence) else (low, middle)
     return low
@@ -150,9 +144,9 @@ def is_rejected(
             nats,
             stakes,
         )
-        for share in UNIFORM_SHARES
+        for share in settings.UNIFORM_SHARES
     ]
-    mean = float(torch.cat(log_wealths).logsumexp(0)) - math.log(len(UNIFORM_SHARES) * len(stakes))
+    mean = float(torch.cat(log_wealths).logsumexp(0)) - math.log(len(settings.UNIFORM_SHARES) * len(stakes))
     return mean >= -math.log(1 - confidence)
 
 
@@ -173,12 +167,12 @@ def log_wealth(
     share = stakes[:, None] / (1 + nats - floor)
     p = torch.bincount(labels).double().expand(len(stakes), -1) / len(labels)
     value = gap = torch.zeros(len(stakes), dtype=torch.float64)
-    for _ in range(MAX_ITERATIONS):
+    for _ in range(settings.MAX_ITERATIONS):
         u = 1 + share * (log_q - nats - p.log()[:, labels])
         weight = torch.zeros_like(p).index_add_(1, labels, 1 / u)
         slope = -share * weight / p
         value, gap = u.log().sum(1), (slope * p).sum(1) - slope.min(1).values
-        if gap.max() < LABEL_TOLERANCE:
+        if gap.max() < settings.LABEL_TOLERANCE:
             break
         p = weight / weight.sum(1, keepdim=True)
     return value - gap

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
+from nearfar.estimate import settings
 from nearfar.estimate.mi import estimate_mi
 from nearfar.estimate.result import Estimate
 from nearfar.estimate.rows import group_numbers
 from nearfar.estimate.samples import Array, check_pair
-from nearfar.estimate.settings import MIN_LAW_ERROR
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def _error(estimate: Estimate, below: bool) -> float:
     """The standard error on the side of the law's value, from that end of the interval."""
     low, high = estimate.interval
     distance = estimate.nats - low if below else high - estimate.nats
-    return max(MIN_LAW_ERROR, distance / float(norm.ppf((1 + estimate.confidence) / 2)))
+    return max(settings.MIN_LAW_ERROR, distance / float(norm.ppf((1 + estimate.confidence) / 2)))
 
 
 def check_equal(law: str, value: float, expected: float, error: float) -> LawCheck:

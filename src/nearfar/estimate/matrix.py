@@ -30,20 +30,10 @@ from scipy.stats import chi2, rankdata
 
 from nearfar.core.statistics import holm
 from nearfar.errors import UserError
+from nearfar.estimate import settings
 from nearfar.estimate.columns import ColumnTable, as_columns
 from nearfar.estimate.mi import estimate_mi
 from nearfar.estimate.samples import discrete_columns
-from nearfar.estimate.settings import (
-    CELL_CONCENTRATION,
-    MAX_DEGREE,
-    MAX_WEAK,
-    MIN_COLUMN_ROWS,
-    MIN_EXPECTED,
-    PAIR_BLOCK,
-    REFINED,
-    SCREENING_BINS,
-    TESTED_BINS,
-)
 from nearfar.estimate.table import columns_by_name
 from nearfar.system.extras import need
 
@@ -80,7 +70,7 @@ class MiMatrix:
         }
 
     def as_json(self) -> dict[str, Any]:
-        columns = {name: list(map(_builtin, column)) for name, column in self.as_columns().items()}
+        columns = {name: np.asarray(column).tolist() for name, column in self.as_columns().items()}
         pairs = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return {"columns": list(self.columns), "left_out": self.left_out, "pairs": pairs}
 
@@ -102,12 +92,13 @@ class MiMatrix:
         return matrix_figure(self)
 
 
-def _builtin(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
 def mi_matrix(
-    table: Any, *, refine: int = REFINED, workers: int | None = None, discrete: str = "auto", **options: Any
+    table: Any,
+    *,
+    refine: int = settings.REFINED,
+    workers: int | None = None,
+    discrete: str = "auto",
+    **options: Any,
 ) -> MiMatrix:
     """Mutual information of all pairs of columns in nats.
 
@@ -165,7 +156,7 @@ def _usable(data: ColumnTable) -> tuple[list[int], dict[str, str]]:
     usable, left_out = [], {}
     for column, name in enumerate(data.names):
         present = data.values[~np.isnan(data.values[:, column]), column]
-        if len(present) < MIN_COLUMN_ROWS:
+        if len(present) < settings.MIN_COLUMN_ROWS:
             left_out[name] = (
                 f"{len(present)} of {len(data.values)} rows have a value; at least {MIN_COLUMN_ROWS} needed"
             )
@@ -213,7 +204,7 @@ def screen(
     scores = np.stack([normal_scores(values[:, k]) for k in range(values.shape[1])], axis=1)
     count = values.shape[1]
     nats, p_value, evidence = np.zeros((count, count)), np.ones((count, count)), np.zeros((count, count))
-    blocks = [slice(start, start + PAIR_BLOCK) for start in range(0, count, PAIR_BLOCK)]
+    blocks = [slice(start, start + settings.PAIR_BLOCK) for start in range(0, count, settings.PAIR_BLOCK)]
     for first, second in combinations_with_replacement(blocks, 2):
         counts = _pair_counts(codes[:, first], codes[:, second])
         block, p_value[first, second] = _grid_models(counts)
@@ -246,11 +237,13 @@ def bin_codes(column: Float[np.ndarray, "sample"], is_category: bool) -> Int64[n
         _, inverse, frequency = np.unique(column[present], return_inverse=True, return_counts=True)
         place = np.argsort(np.argsort(-frequency, kind="stable"))
         codes[present] = (
-            np.minimum(place, SCREENING_BINS - 1)[inverse] * SCREENING_BINS // min(len(place), SCREENING_BINS)
+            np.minimum(place, settings.SCREENING_BINS - 1)[inverse]
+            * settings.SCREENING_BINS
+            // min(len(place), settings.SCREENING_BINS)
         )
     else:
         rank = (rankdata(column[present], "average") - 0.5) / present.sum()
-        codes[present] = np.floor(SCREENING_BINS * rank).astype(np.int64)
+        codes[present] = np.floor(settings.SCREENING_BINS * rank).astype(np.int64)
     return codes
 
 
@@ -267,12 +260,14 @@ def _pair_counts(
 ) -> Float[np.ndarray, "first second bin bin"]:
     """How often each pair of bins occurs. float32 is exact up to 2^24 rows."""
     counts = _indicators(first).T @ _indicators(second)
-    shape = first.shape[1], SCREENING_BINS, second.shape[1], SCREENING_BINS
+    shape = first.shape[1], settings.SCREENING_BINS, second.shape[1], settings.SCREENING_BINS
     return counts.reshape(shape).transpose(0, 2, 1, 3).astype(np.float64)
 
 
 def _indicators(codes: Int64[np.ndarray, "sample column"]) -> Float[np.ndarray, "sample column*bin"]:
-    return (codes[:, :, None] == np.arange(SCREENING_BINS)).astype(np.float32).reshape(len(codes), -1)
+    return (
+        (codes[:, :, None] == np.arange(settings.SCREENING_BINS)).astype(np.float32).reshape(len(codes), -1)
+    )
 
 
 def _grid_models(
@@ -285,8 +280,8 @@ def _grid_models(
         grid_evidence, grid_nats = polya_evidence(grid)
         better = grid_evidence > evidence
         evidence, nats = np.where(better, grid_evidence, evidence), np.where(better, grid_nats, nats)
-        if grid.shape[2] == grid.shape[3] and grid.shape[2] in TESTED_BINS:
-            smallest_p = np.minimum(smallest_p, len(TESTED_BINS) * g_test(grid))
+        if grid.shape[2] == grid.shape[3] and grid.shape[2] in settings.TESTED_BINS:
+            smallest_p = np.minimum(smallest_p, len(settings.TESTED_BINS) * g_test(grid))
     return (evidence, nats), np.minimum(smallest_p, 1.0)
 
 
@@ -324,7 +319,7 @@ def polya_evidence(grid: Float[np.ndarray, "*pair a b"]) -> tuple[Any, Any]:
     total = grid.sum(axis=(-2, -1))
     product = _expected(grid) / np.maximum(total, 1.0)[..., None, None]  # p_i q_j
     possible = product > 0
-    concentration = CELL_CONCENTRATION * possible.sum(axis=(-2, -1))
+    concentration = settings.CELL_CONCENTRATION * possible.sum(axis=(-2, -1))
     prior = np.where(possible, concentration[..., None, None] * product, 1.0)
     evidence = _log_polya(grid, np.where(possible, prior, 0.0), (-2, -1))
     for axis in (-2, -1):
@@ -344,7 +339,7 @@ def g_test(grid: Float[np.ndarray, "*pair a b"]) -> Float[np.ndarray, "*pair"]:
     )
     rows, columns = ((grid.sum(axis=axis) > 0).sum(axis=-1) for axis in (-1, -2))
     freedom = (rows - 1) * (columns - 1)
-    sparse = grid.sum(axis=(-2, -1)) < MIN_EXPECTED * rows * columns
+    sparse = grid.sum(axis=(-2, -1)) < settings.MIN_EXPECTED * rows * columns
     return np.where(sparse | (freedom < 1), 1.0, chi2.sf(statistic, np.maximum(freedom, 1)))
 
 
@@ -364,13 +359,13 @@ def _smooth_models(
     evidence = 0.5 * np.where(clear, rows * squares - penalty, 0.0).sum(axis=(0, 1))
     total = np.where(clear, squares, 0.0).sum(axis=(0, 1))
     weak = 0.5 * np.where(clear, squares - 1 / rows, 0.0).sum(axis=(0, 1))
-    return gaussian, (np.where(total <= MAX_WEAK, evidence, -np.inf), weak)
+    return gaussian, (np.where(total <= settings.MAX_WEAK, evidence, -np.inf), weak)
 
 
 def _hermite(scores: Float[np.ndarray, "sample column"]) -> list[Float[np.ndarray, "sample column"]]:
     """He_1 to He_4 of normal scores."""
     square = scores**2
-    return [scores, square - 1, scores * (square - 3), square * (square - 6) + 3][:MAX_DEGREE]
+    return [scores, square - 1, scores * (square - 3), square * (square - 6) + 3][: settings.MAX_DEGREE]
 
 
 def _correlation(

@@ -17,7 +17,7 @@ from torch import Tensor
 from nearfar.core.abstract import AbstractBound
 from nearfar.core.scores import Scores, paired_scores
 from nearfar.core.types import NegativeSampling
-from nearfar.estimate.settings import JACKKNIFE_GROUPS
+from nearfar.estimate import settings
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,20 @@ def measure_bound(
 ) -> BoundValue:
     """Mean over the arrangements, with the jackknife's error, or the error that the critic expects if it is
     larger."""
-    group = torch.arange(len(f), device=f.device) % JACKKNIFE_GROUPS  # rows are in random order already
+    group = (
+        torch.arange(len(f), device=f.device) % settings.JACKKNIFE_GROUPS
+    )  # rows are in random order already
     nats = _mean_value(bound, f, arrangements, group >= 0)
-    left_out = torch.stack([_mean_value(bound, f, arrangements, group != g) for g in range(JACKKNIFE_GROUPS)])
-    variance = (JACKKNIFE_GROUPS - 1) / JACKKNIFE_GROUPS * (left_out - left_out.mean()).square().sum()
+    left_out = torch.stack(
+        [_mean_value(bound, f, arrangements, group != g) for g in range(settings.JACKKNIFE_GROUPS)]
+    )
+    variance = (
+        (settings.JACKKNIFE_GROUPS - 1)
+        / settings.JACKKNIFE_GROUPS
+        * (left_out - left_out.mean()).square().sum()
+    )
     expected = expected_variance(f) / len(f)
-    return BoundValue(float(nats), math.sqrt(max(float(variance), expected)), JACKKNIFE_GROUPS - 1)
+    return BoundValue(float(nats), math.sqrt(max(float(variance), expected)), settings.JACKKNIFE_GROUPS - 1)
 
 
 def expected_variance(f: Float[Tensor, "sample sample"]) -> float:

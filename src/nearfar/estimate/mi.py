@@ -25,6 +25,7 @@ from torch import nn
 from nearfar.core.abstract import AbstractBound, AbstractCritic
 from nearfar.core.types import Certificate
 from nearfar.errors import UserError
+from nearfar.estimate import settings
 from nearfar.estimate.baselines import gaussian_information, ksg_information
 from nearfar.estimate.bound_choice import Contrast
 from nearfar.estimate.bound_estimate import EstimateRequest, PartialEstimate, estimate_by_bound
@@ -58,7 +59,6 @@ from nearfar.estimate.samples import (
     check_pair,
     drop_shared_columns,
 )
-from nearfar.estimate.settings import NEAR_CEILING, ROUNDING, SHOWN_WEIGHTS
 from nearfar.parts import critics
 from nearfar.parts.bounds import InfoNCE
 from nearfar.system.hardware import one_thread
@@ -160,7 +160,9 @@ def _estimate_by_ratios(fit: CrossFit, rows: RowCheck, request: EstimateRequest)
     proven = with_row_check(claim, rows, grouped)
     value, error = infonce_value(folds)
     low = infonce_limit(folds, request.one_sided)
-    weights = [f"{name} {weight:.0%}" for name, weight in list(mean_weights(folds).items())[:SHOWN_WEIGHTS]]
+    weights = [
+        f"{name} {weight:.0%}" for name, weight in list(mean_weights(folds).items())[: settings.SHOWN_WEIGHTS]
+    ]
     return PartialEstimate(
         nats=best.nats,
         interval=best.interval,
@@ -183,7 +185,7 @@ def infonce_limit(folds: list[FittedFold], confidence: float) -> float:
     units = sum(len(fold.bound) for fold in folds)
     low = value - float(student.ppf(confidence, units - len(folds))) * error
     # a constant critic leaves only rounding errors
-    return low if low > ROUNDING else 0.0
+    return low if low > settings.ROUNDING else 0.0
 
 
 def _limit_warnings(best: BestEstimate, value: float, ceiling: float | None, units: int) -> list[str]:
@@ -207,7 +209,7 @@ def _limit_warnings(best: BestEstimate, value: float, ceiling: float | None, uni
             "too few pairs show the ratio's mean under independence, so the estimate rests on the model that "
             "fitted best; at_least does not"
         )
-    if ceiling is not None and value > NEAR_CEILING * ceiling:
+    if ceiling is not None and value > settings.NEAR_CEILING * ceiling:
         warnings.append(
             f"at_least is near its ceiling of {ceiling:.2f} nats; more samples raise it, and so does "
             "bound=ml-cpc"

@@ -24,10 +24,6 @@ LEARNING = {
 }
 
 
-def draw_estimate(estimate: Estimate, file: Path) -> None:
-    write_figure(estimate_figure(estimate), file)
-
-
 def estimate_figure(estimate: Estimate) -> Any:
     """A matplotlib figure of up to three panels.
 
@@ -187,10 +183,6 @@ def draw_lags(estimates: Mapping[int, Estimate], file: Path) -> None:
     axes.set_title("estimate with interval; red, at least", fontsize=11)
     axes.grid(axis="y", alpha=0.3)
     write_figure(figure, file)
-
-
-def draw_matrix(matrix: MiMatrix, file: Path) -> None:
-    write_figure(matrix_figure(matrix), file)
 
 
 def matrix_figure(matrix: MiMatrix) -> Any:

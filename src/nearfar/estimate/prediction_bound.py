@@ -21,20 +21,13 @@ from scipy.stats import t as student
 
 from nearfar.core.types import Certificate
 from nearfar.errors import UserError
+from nearfar.estimate import settings
 from nearfar.estimate.bound_estimate import EstimateRequest, PartialEstimate, bound_interval
 from nearfar.estimate.certificates import with_confidence, with_row_check
 from nearfar.estimate.ratios import SideMap, SideRows, Stack, fit_stack
 from nearfar.estimate.result import AtLeast
 from nearfar.estimate.rows import RowCheck, Split, blocks
 from nearfar.estimate.samples import Array
-from nearfar.estimate.settings import (
-    BIN_COUNTS,
-    CLEARLY_DEPENDENT,
-    FOLD_VARIANCE,
-    MAX_KEYS,
-    MAX_TRIAL_ROWS,
-    PREDICTED_CHUNK,
-)
 from nearfar.parts.bounds.claims import CLAIM
 
 NAME = "barber-agakov"
@@ -64,14 +57,17 @@ class CellPredictor:
         """`unseen`: number of rows on which the entropy will be counted."""
         stack = fit_stack(source, response, seed, unit)
         order = np.random.default_rng(seed).permutation(len(response))
-        keys = response[order[:MAX_KEYS]]
+        keys = response[order[: settings.MAX_KEYS]]
         if response.code is not None:
             return CellPredictor(stack, keys, keys.level_codes, None, response.levels + 1)
-        trial_source, trial_response = source[order[:MAX_TRIAL_ROWS]], response[order[:MAX_TRIAL_ROWS]]
+        trial_source, trial_response = (
+            source[order[: settings.MAX_TRIAL_ROWS]],
+            response[order[: settings.MAX_TRIAL_ROWS]],
+        )
         share = _key_shares(stack, trial_source, keys)
         # a training row must not predict itself
         share[np.arange(len(trial_source)), np.arange(len(trial_source))] = 0.0
-        candidates = [CellPredictor._with_bins(stack, keys, response, count) for count in BIN_COUNTS]
+        candidates = [CellPredictor._with_bins(stack, keys, response, count) for count in settings.BIN_COUNTS]
         return max(candidates, key=lambda each: each._expected_value(share, trial_response, unseen))
 
     @staticmethod
@@ -91,7 +87,7 @@ class CellPredictor:
         return np.where(response.level_codes < 0, self.cells - 1, response.level_codes)
 
     def log_probability(self, source: SideRows) -> Float[np.ndarray, "row cell"]:
-        parts = blocks(np.arange(len(source)), PREDICTED_CHUNK)
+        parts = blocks(np.arange(len(source)), settings.PREDICTED_CHUNK)
         return np.concatenate(
             [self._cell_log_probability(_key_shares(self.stack, source[part], self.keys)) for part in parts]
         )
@@ -143,7 +139,7 @@ def estimate_by_prediction(
     nats = float(np.mean([values.mean() for values in terms]))
     variance = sum(float(((values - values.mean()) ** 2).sum()) for values in terms) / freedom
     error = math.sqrt(max(variance, float(np.mean(expected))) / units)
-    error *= 1.0 if nats > CLEARLY_DEPENDENT * error else math.sqrt(FOLD_VARIANCE)
+    error *= 1.0 if nats > settings.CLEARLY_DEPENDENT * error else math.sqrt(settings.FOLD_VARIANCE)
     condition = CONDITION.format(side="x" if swapped else "y", bins="" if kinds[1].all() else BINNED)
     certificate = with_row_check(Certificate("proven", condition, None), rows, units < len(unit))
     low = nats - float(student.ppf(request.one_sided, freedom)) * error

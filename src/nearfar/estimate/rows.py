@@ -21,25 +21,8 @@ from scipy.ndimage import minimum_filter1d
 from scipy.stats import norm, rankdata
 
 from nearfar.errors import UserError
+from nearfar.estimate import settings
 from nearfar.estimate.samples import Array
-from nearfar.estimate.settings import (
-    CLOSE,
-    COPIES_OVER_CHANCE,
-    DISTINCT_SHARE,
-    FALSE_ALARM,
-    GROUP_DRAWS,
-    MAX_BLOCK,
-    MAX_CLOSE,
-    MAX_COPIES,
-    MAX_LAGS,
-    MAX_LEARNED,
-    MIN_APART,
-    MIN_AUTOCORRELATION,
-    MIN_CLOSE,
-    MIN_GROUPS,
-    NEARBY_GAPS,
-    SAME_ROWS,
-)
 
 ADVICE = "the claim needs independent rows; name those that belong together with groups, or thin a series"
 SHUFFLE_ADVICE = "the claim needs independent rows; if they were drawn independently, shuffle them"
@@ -85,7 +68,7 @@ def _check_sorted(label: str, other_name: str, other_side: Array) -> RowCheck:
 
     Nothing in them says otherwise.
     """
-    if np.abs(_significant_autocorrelation([other_side])[0]).max() > MIN_AUTOCORRELATION:
+    if np.abs(_significant_autocorrelation([other_side])[0]).max() > settings.MIN_AUTOCORRELATION:
         refuted = f"the rows are sorted by {label}, and {other_name} follows their order"
         return RowCheck(refuted=refuted, advice=SHUFFLE_ADVICE)
     return RowCheck(doubt=f"the rows are sorted by {label}, so their original order cannot be checked")
@@ -99,10 +82,12 @@ def _copies(x: Array, y: Array) -> str:
     by_chance = x_ties * y_ties / pairs
     # few distinct rows on both sides are categories, unless their values are measurements, which never recur
     measured = all(_is_measured(side) for side in (x, y))
-    measured = measured and distinct <= SAME_ROWS * min(x_distinct, y_distinct)
-    repeats = max(x_distinct, y_distinct) < DISTINCT_SHARE * len(x) and not measured
-    few = copied < max(3, MAX_COPIES * len(x)) or joint_ties < COPIES_OVER_CHANCE * by_chance
-    recurring = distinct > SAME_ROWS * max(x_distinct, y_distinct)
+    measured = measured and distinct <= settings.SAME_ROWS * min(x_distinct, y_distinct)
+    repeats = max(x_distinct, y_distinct) < settings.DISTINCT_SHARE * len(x) and not measured
+    few = (
+        copied < max(3, settings.MAX_COPIES * len(x)) or joint_ties < settings.COPIES_OVER_CHANCE * by_chance
+    )
+    recurring = distinct > settings.SAME_ROWS * max(x_distinct, y_distinct)
     if few or repeats or recurring:
         return ""
     return f"{copied} of {len(x)} rows are copies of others, in x and in y"
@@ -126,10 +111,10 @@ def _jitter(x: Array, y: Array) -> str:
         else _is_close(second, previous, following)
     )
     copied = close_x & close_y
-    if copied.sum() < max(MIN_CLOSE, MAX_CLOSE * len(x)):
+    if copied.sum() < max(settings.MIN_CLOSE, settings.MAX_CLOSE * len(x)):
         return ""
     gaps = np.diff(first[order])
-    if (gaps > 10 * np.median(gaps[copied])).sum() < MIN_APART * len(x):
+    if (gaps > 10 * np.median(gaps[copied])).sum() < settings.MIN_APART * len(x):
         return ""  # rows at few places are levels, with or without noise
     return f"{copied.sum()} of {len(x)} rows are copies of others but for a little noise, in x and in y"
 
@@ -149,8 +134,13 @@ def _is_close(column: Float[np.ndarray, "sample"], previous: np.ndarray, followi
     steps = np.diff(ranked)
     steps = np.where(steps > 0, steps, np.inf)
     half_step = np.empty(len(column))
-    half_step[order] = minimum_filter1d(np.append(steps, steps[-1]), 2 * NEARBY_GAPS + 1, mode="nearest") / 2
-    low, high = np.maximum(place - NEARBY_GAPS, 0), np.minimum(place + NEARBY_GAPS, len(column) - 1)
+    half_step[order] = (
+        minimum_filter1d(np.append(steps, steps[-1]), 2 * settings.NEARBY_GAPS + 1, mode="nearest") / 2
+    )
+    low, high = (
+        np.maximum(place - settings.NEARBY_GAPS, 0),
+        np.minimum(place + settings.NEARBY_GAPS, len(column) - 1),
+    )
     gap = np.empty(len(column))
     # towards the middle of a heavy-tailed distribution gaps are smaller: the smaller side counts
     down, up = ranked - ranked[low], ranked[high] - ranked
@@ -161,13 +151,14 @@ def _is_close(column: Float[np.ndarray, "sample"], previous: np.ndarray, followi
     distance = np.maximum(
         np.abs(column[previous] - column[following]), np.minimum(half_step[previous], half_step[following])
     )
-    return distance < CLOSE * np.minimum(gap[previous], gap[following])
+    return distance < settings.CLOSE * np.minimum(gap[previous], gap[following])
 
 
 def _is_measured(side: Array) -> bool:
     """Whether a column holds many distinct numbers of more than six decimals, which levels do not have."""
     return any(
-        len(levels := np.unique(column)) >= MIN_GROUPS and bool((np.round(levels, 6) != levels).mean() > 0.9)
+        len(levels := np.unique(column)) >= settings.MIN_GROUPS
+        and bool((np.round(levels, 6) != levels).mean() > 0.9)
         for column in side.T
     )
 
@@ -192,7 +183,7 @@ def _order(x: Array, y: Array) -> str:
     largest = [np.abs(side).max(axis=1) for side in _significant_autocorrelation([x, y])]
     in_both = np.minimum(*largest)
     lag = int(in_both.argmax())
-    if in_both[lag] <= MIN_AUTOCORRELATION:
+    if in_both[lag] <= settings.MIN_AUTOCORRELATION:
         return ""
     return (
         f"rows follow {'their neighbours' if lag == 0 else f'those {lag + 1} before'} (lag-{lag + 1} rank "
@@ -205,9 +196,9 @@ def _significant_autocorrelation(sides: list[Array]) -> list[Float[np.ndarray, "
     """Autocorrelations beyond chance (`FALSE_ALARM` over all columns), of columns and of their distances from
     the
     median: rows whose size follows their neighbours' (calm and volatile times) need not correlate."""
-    lags = min(MAX_LAGS, len(sides[0]) // 4)
+    lags = min(settings.MAX_LAGS, len(sides[0]) // 4)
     columns = [_with_distances(side) for side in sides]
-    min_errors = float(norm.isf(FALSE_ALARM / sum(side.shape[1] for side in columns) / lags / 2))
+    min_errors = float(norm.isf(settings.FALSE_ALARM / sum(side.shape[1] for side in columns) / lags / 2))
     return [autocorrelation(side, lags, min_errors) for side in columns]
 
 
@@ -240,7 +231,7 @@ def group_numbers(groups: Any, samples: int) -> Int[np.ndarray, "sample"]:
     if labels.shape != (samples,):
         raise UserError(f"groups has shape {labels.shape}; it must be ({samples},): one label per row")
     distinct, number = np.unique(labels, return_inverse=True)
-    if len(distinct) < MIN_GROUPS:
+    if len(distinct) < settings.MIN_GROUPS:
         raise UserError(
             f"groups names {len(distinct)} groups; at least {MIN_GROUPS} are needed, since rows of one group "
             "count as one"
@@ -260,7 +251,7 @@ class Split:
     @property
     def rest(self) -> RowNumbers:
         """The rows a fold may learn from, at most `MAX_LEARNED`."""
-        return np.concatenate([self.train, self.validation])[:MAX_LEARNED]
+        return np.concatenate([self.train, self.validation])[: settings.MAX_LEARNED]
 
 
 def split_folds(unit: Int[np.ndarray, "row"], folds: int, seed: int) -> list[Split]:
@@ -276,7 +267,7 @@ def _divide_units(unit: np.ndarray, folds: int, seed: int) -> Iterator[tuple[np.
 
 
 def _split(unit: np.ndarray, rest: np.ndarray, held_out: np.ndarray, seed: int) -> Split:
-    stop, learn = np.split(rest, [min(len(rest) // 6, MAX_BLOCK)])
+    stop, learn = np.split(rest, [min(len(rest) // 6, settings.MAX_BLOCK)])
     if int(unit.max()) + 1 == len(unit):
         return Split(learn, stop, [held_out], held_out)
     rng = np.random.default_rng(seed)
@@ -284,10 +275,10 @@ def _split(unit: np.ndarray, rest: np.ndarray, held_out: np.ndarray, seed: int) 
     train, validation, unseen = (
         rng.permutation(np.concatenate([members[u] for u in units])) for units in (learn, stop, held_out)
     )
-    draws = [np.array([rng.choice(members[u]) for u in held_out]) for _ in range(GROUP_DRAWS)]
-    return Split(train, validation[:MAX_BLOCK], draws, unseen)
+    draws = [np.array([rng.choice(members[u]) for u in held_out]) for _ in range(settings.GROUP_DRAWS)]
+    return Split(train, validation[: settings.MAX_BLOCK], draws, unseen)
 
 
-def blocks(rows: RowNumbers, max_rows: int = MAX_BLOCK) -> list[RowNumbers]:
+def blocks(rows: RowNumbers, max_rows: int = settings.MAX_BLOCK) -> list[RowNumbers]:
     """Rows in equal blocks, each contrasted within itself."""
     return np.array_split(rows, math.ceil(len(rows) / max_rows))

@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float
 from scipy.special import ndtri
 
 from nearfar.errors import UserError
+from nearfar.estimate import settings
 from nearfar.estimate.columns import ColumnTable, as_columns
-from nearfar.estimate.settings import MAX_CORRELATION, MAX_EXACT, MAX_NUMERIC_LEVELS, MIN_SAMPLES
 
 Scaling = Literal["rank", "standard", "none"]
 DISCRETE_WORDS = ("auto", "all", "none", "x", "y")
@@ -66,7 +66,7 @@ def gap_notes(complete: Bool[np.ndarray, "sample"]) -> tuple[str, ...]:
 
 def _check_side(side: ColumnTable, rows: np.ndarray, name: str) -> Array:
     array = side.values[rows]
-    if len(array) < MIN_SAMPLES:
+    if len(array) < settings.MIN_SAMPLES:
         raise UserError(f"{name} has {len(array)} samples; at least {MIN_SAMPLES} are needed")
     bad = ~np.isfinite(array)
     if bad.any():
@@ -85,7 +85,7 @@ def check_varies(side: ColumnTable, rows: np.ndarray, name: str) -> None:
     array = side.values[rows]
     for k in np.flatnonzero((array == array[:1]).all(axis=0))[: min(1, len(array))]:
         constant = f"{name} column {side.names[k]} is {side.format(array[0, k], k)} in every row"
-        if not side.words[k] and abs(array[0, k]) >= MAX_EXACT:
+        if not side.words[k] and abs(array[0, k]) >= settings.MAX_EXACT:
             raise UserError(
                 f"{constant} to the 16 digits that float64 holds; subtract what the numbers share, or leave "
                 "it out"
@@ -146,7 +146,7 @@ def discrete_columns(sample: Array, discrete: str) -> Bool[np.ndarray, "column"]
     if discrete != "auto":
         return np.full(sample.shape[1], discrete == "all")
     levels = np.array([len(np.unique(column)) for column in sample.T])
-    return levels <= min(MAX_NUMERIC_LEVELS, len(sample) // 10)
+    return levels <= min(settings.MAX_NUMERIC_LEVELS, len(sample) // 10)
 
 
 def rank_to_normal(column: Float[np.ndarray, "sample"], fitted: Float[np.ndarray, "fitted"]) -> np.ndarray:
@@ -206,7 +206,7 @@ class CanonicalMap:
     correlation: Float[np.ndarray, "pair"]  # zero where chance would give as much
 
     @staticmethod
-    def fit(x: Array, y: Array, max_correlation: float = MAX_CORRELATION) -> "CanonicalMap":
+    def fit(x: Array, y: Array, max_correlation: float = settings.MAX_CORRELATION) -> "CanonicalMap":
         x_mean, y_mean = x.mean(axis=0), y.mean(axis=0)
         x, y = x - x_mean, y - y_mean
         x_white, y_white = whitening(x), whitening(y)

@@ -10,12 +10,12 @@ import numpy as np
 
 from nearfar.core.statistics import holm
 from nearfar.errors import UserError
+from nearfar.estimate import settings
 from nearfar.estimate.columns import as_array, as_columns, is_empty, named_columns
 from nearfar.estimate.mi import estimate_mi
 from nearfar.estimate.result import Estimate
 from nearfar.estimate.rows import autocorrelation
 from nearfar.estimate.samples import column_kinds
-from nearfar.estimate.settings import FORGOTTEN, MIN_TIME_BLOCKS, TIME_FOLDS
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,12 @@ def mi_over_lags(
     longest = max(abs(lag) for lag in lags)
     steps = len(first) - longest
     size = block or max(_memory(first), _memory(second)) + longest
-    if steps // size < MIN_TIME_BLOCKS:
+    if steps // size < settings.MIN_TIME_BLOCKS:
         raise UserError(
             f"{steps} steps in blocks of {size} are {steps // max(1, size)} blocks; at least {MIN_TIME_BLOCKS} "
             "are needed: a longer series, a shorter lag, or block= if you know that they forget sooner"
         )
-    options = {"baselines": False, "folds": min(TIME_FOLDS, steps // size // 10), **options}
+    options = {"baselines": False, "folds": min(settings.TIME_FOLDS, steps // size // 10), **options}
     estimates = {}
     for lag in lags:
         a = first[max(0, -lag) : len(first) - max(0, lag)]
@@ -132,9 +132,9 @@ def _check_lags(lags: Any, steps: int) -> list[int]:
 def _memory(series: np.ndarray) -> int:
     """Steps after which no column correlates with its past."""
     rows = series[~np.isnan(series).any(axis=1)]
-    for lag in range(1, max(2, len(rows) // MIN_TIME_BLOCKS)):
+    for lag in range(1, max(2, len(rows) // settings.MIN_TIME_BLOCKS)):
         thinned = [rows[start::lag] for start in range(min(lag, 3))]
         largest = np.mean([np.abs(autocorrelation(part)).max() for part in thinned if len(part) > 3])
-        if largest < max(FORGOTTEN, 2.5 / np.sqrt(len(rows) / lag)):
+        if largest < max(settings.FORGOTTEN, 2.5 / np.sqrt(len(rows) / lag)):
             return lag
-    return max(2, len(rows) // MIN_TIME_BLOCKS)
+    return max(2, len(rows) // settings.MIN_TIME_BLOCKS)

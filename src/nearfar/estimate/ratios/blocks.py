@@ -16,16 +16,8 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from scipy.special import chdtrc, ndtr
 
+from nearfar.estimate import settings
 from nearfar.estimate.ratios.sides import Ratio, SideRows
-from nearfar.estimate.settings import (
-    FALSE_LINKS,
-    MAX_BLOCK_COLUMNS,
-    MAX_LINKED_LEVELS,
-    MAX_PAIRED_COLUMNS,
-    MIN_LINKED_LEVEL_ROWS,
-    PAIRED_FUNCTIONS,
-    WAVES,
-)
 
 ColumnNumbers = Int[np.ndarray, "column"]
 
@@ -70,7 +62,7 @@ def find_blocks(x: SideRows, y: SideRows) -> tuple[Block, ...]:
     p_values = np.minimum(
         link_p_values(*tables), np.minimum(_paired_p_values(*tables), _paired_p_values(*tables[::-1]).T)
     )
-    links = p_values < FALSE_LINKS
+    links = p_values < settings.FALSE_LINKS
     graph = sparse.block_array([[None, sparse.csr_array(links)], [sparse.csr_array(links.T), None]])
     label = connected_components(graph, directed=False)[1]
     blocks = []
@@ -84,7 +76,7 @@ def find_blocks(x: SideRows, y: SideRows) -> tuple[Block, ...]:
 
 
 def _most_linked(columns: ColumnNumbers, p_values: np.ndarray) -> ColumnNumbers:
-    return np.sort(columns[np.argsort(p_values, kind="stable")[:MAX_BLOCK_COLUMNS]])
+    return np.sort(columns[np.argsort(p_values, kind="stable")[: settings.MAX_BLOCK_COLUMNS]])
 
 
 @dataclass(frozen=True)
@@ -119,9 +111,9 @@ def _paired_p_values(x: FunctionTable, y: FunctionTable) -> Float[np.ndarray, "x
     """
     columns, width = int(x.owner[-1]) + 1, int(y.owner[-1]) + 1
     p_values = np.ones((columns, width))
-    if not 2 <= columns <= MAX_PAIRED_COLUMNS or width > MAX_PAIRED_COLUMNS:
+    if not 2 <= columns <= settings.MAX_PAIRED_COLUMNS or width > settings.MAX_PAIRED_COLUMNS:
         return p_values
-    few = np.flatnonzero(np.arange(len(x.owner)) - x.starts[x.owner] < PAIRED_FUNCTIONS)
+    few = np.flatnonzero(np.arange(len(x.owner)) - x.starts[x.owner] < settings.PAIRED_FUNCTIONS)
     first, second = few[np.array(np.triu_indices(len(few), 1))]
     distinct = x.owner[first] != x.owner[second]
     first, second = first[distinct], second[distinct]
@@ -142,13 +134,15 @@ def _standardised(table: np.ndarray) -> np.ndarray:
 def column_functions(side: SideRows) -> FunctionTable:
     """Waves of the rank of a number; the same of an ordered level, and indicators of frequent levels."""
     rank = ndtr(side.normal[:, : side.numbers - side.indicators])
-    waves = [np.cos(np.pi * k * rank) for k in range(1, WAVES + 1)]
+    waves = [np.cos(np.pi * k * rank) for k in range(1, settings.WAVES + 1)]
     functions = list(np.stack(waves, axis=2).transpose(1, 2, 0).reshape(-1, len(side)))
-    owner = list(np.repeat(np.arange(rank.shape[1]), WAVES))
+    owner = list(np.repeat(np.arange(rank.shape[1]), settings.WAVES))
     for k, (code, levels) in enumerate(zip(side.categories.T, side.category_levels, strict=True)):
         count = np.bincount(np.maximum(code, 0), minlength=levels)
-        frequent = np.argsort(-count, kind="stable")[:MAX_LINKED_LEVELS]
-        frequent = frequent[(count[frequent] >= MIN_LINKED_LEVEL_ROWS) | (np.arange(len(frequent)) == 0)]
+        frequent = np.argsort(-count, kind="stable")[: settings.MAX_LINKED_LEVELS]
+        frequent = frequent[
+            (count[frequent] >= settings.MIN_LINKED_LEVEL_ROWS) | (np.arange(len(frequent)) == 0)
+        ]
         place = np.cumsum(count) - count / 2
         own = [np.cos(np.pi * place[np.maximum(code, 0)] / len(side)), *(code == level for level in frequent)]
         functions += own

@@ -53,6 +53,11 @@ LEADERS: dict[str, tuple[str, ...]] = {
     "network": tuple(name for name in CANDIDATES if name.startswith(("mixture", "local", "shrunk", "forest")))
 }
 
+# the other families have a fixed number of parameters, so that what they miss falls like one over the rows
+FLEXIBLE = tuple(
+    name for name in CANDIDATES if not name.startswith(("gaussian", "student", "counts", "levels", "shrunk"))
+)
+
 # of all columns together, where blocks of them are found: what needs no few columns
 BESIDE_BLOCKS = {
     name: fit

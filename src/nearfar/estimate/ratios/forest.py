@@ -15,17 +15,9 @@ import numpy as np
 from jaxtyping import Float
 from scipy import sparse
 
+from nearfar.estimate import settings
 from nearfar.estimate.ratios.sides import SideRows
 from nearfar.estimate.rows import blocks
-from nearfar.estimate.settings import (
-    FOREST_CHUNK,
-    LEAF_SHARE,
-    MAX_FOREST_COLUMNS,
-    MAX_FOREST_ROWS,
-    MIN_FOREST_RATIO,
-    MIN_LEAF,
-    TREES,
-)
 
 
 @dataclass(frozen=True)
@@ -42,10 +34,10 @@ class LeafWeights:
 
         rng = np.random.default_rng(seed)
         n = len(source)
-        leaf = max(MIN_LEAF, int(LEAF_SHARE * n))
+        leaf = max(settings.MIN_LEAF, int(settings.LEAF_SHARE * n))
         trees, offsets, rows, columns, shares, offset = [], [], [], [], [], 0
         with config_context(skip_parameter_validation=True):
-            for _ in range(TREES):
+            for _ in range(settings.TREES):
                 order = rng.permutation(n)
                 inside, outside = order[: n // 2], order[n // 2 :]
                 grown = tree.DecisionTreeRegressor(
@@ -59,7 +51,7 @@ class LeafWeights:
                 offsets.append(offset)
                 rows.append(place + offset)
                 columns.append(outside)
-                shares.append(1 / (TREES * np.bincount(place, minlength=nodes)[place]))
+                shares.append(1 / (settings.TREES * np.bincount(place, minlength=nodes)[place]))
                 offset += nodes
         leaves = sparse.csr_array(
             (np.concatenate(shares), (np.concatenate(rows), np.concatenate(columns))), shape=(offset, n)
@@ -68,7 +60,7 @@ class LeafWeights:
 
     def __call__(self, source: np.ndarray) -> Float[np.ndarray, "row training_row"]:
         place = np.column_stack([tree.apply(source) for tree in self.trees]) + self.offsets
-        rows = np.repeat(np.arange(len(source)), TREES)
+        rows = np.repeat(np.arange(len(source)), settings.TREES)
         shape = len(source), self.leaves.shape[0]
         member = sparse.csr_array((np.ones(place.size), (rows, place.ravel())), shape=shape)
         return (member @ self.leaves).toarray()
@@ -81,11 +73,11 @@ class ForestRatio:
 
     @staticmethod
     def fit(x: SideRows, y: SideRows, seed: int) -> "ForestRatio | None":
-        if max(x.features, y.features) > MAX_FOREST_COLUMNS:
+        if max(x.features, y.features) > settings.MAX_FOREST_COLUMNS:
             return None
-        if x.features == y.features == 1 or max(x.levels, y.levels) > MAX_FOREST_COLUMNS:
+        if x.features == y.features == 1 or max(x.levels, y.levels) > settings.MAX_FOREST_COLUMNS:
             return None
-        rows = np.arange(min(len(x), MAX_FOREST_ROWS))
+        rows = np.arange(min(len(x), settings.MAX_FOREST_ROWS))
         x, y = x[rows], y[rows]
         sources, targets = (_sources(x), _sources(y)), (_targets(x), _targets(y))
         return ForestRatio(
@@ -96,13 +88,13 @@ class ForestRatio:
         first, second = _sources(x), _sources(y)
         shared = [
             (self.x(first[part]) * self.y(second[part])).sum(axis=1)
-            for part in blocks(np.arange(len(x)), FOREST_CHUNK)
+            for part in blocks(np.arange(len(x)), settings.FOREST_CHUNK)
         ]
-        return np.log(np.maximum(np.concatenate(shared) * self.x.leaves.shape[1], MIN_FOREST_RATIO))
+        return np.log(np.maximum(np.concatenate(shared) * self.x.leaves.shape[1], settings.MIN_FOREST_RATIO))
 
     def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
         a, b = self.x(_sources(x)), self.y(_sources(y))
-        return np.log(np.maximum(a @ b.T * a.shape[1], MIN_FOREST_RATIO))
+        return np.log(np.maximum(a @ b.T * a.shape[1], settings.MIN_FOREST_RATIO))
 
 
 def _sources(side: SideRows) -> Float[np.ndarray, "row column"]:

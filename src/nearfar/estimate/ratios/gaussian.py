@@ -7,17 +7,11 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import gammaln, ndtr, stdtrit
 
+from nearfar.estimate import settings
 from nearfar.estimate.ratios.sides import SideRows
 from nearfar.estimate.samples import Array, CanonicalMap
-from nearfar.estimate.settings import (
-    DEGREES,
-    MAX_CORRELATION,
-    MAX_DEGREES_ROWS,
-    MAX_SCALED_CORRELATION,
-    STUDENT_PLACES,
-)
 
-PLACES = np.linspace(*STUDENT_PLACES)
+PLACES = np.linspace(*settings.STUDENT_PLACES)
 
 
 @dataclass(frozen=True)
@@ -70,8 +64,12 @@ class GaussianRatio:
         if crossed and max(a.shape[1], b.shape[1]) < 3:
             return None  # with few columns cross-validation changes nothing
         if scaled:
-            canonical = CanonicalMap.fit(a, b, MAX_SCALED_CORRELATION)
-            return GaussianRatio(canonical, scaled) if canonical.correlation.max() > MAX_CORRELATION else None
+            canonical = CanonicalMap.fit(a, b, settings.MAX_SCALED_CORRELATION)
+            return (
+                GaussianRatio(canonical, scaled)
+                if canonical.correlation.max() > settings.MAX_CORRELATION
+                else None
+            )
         canonical = CanonicalMap.fit(a, b)
         if crossed:
             canonical = replace(canonical, correlation=_cross_validated_correlation(a, b, seed))
@@ -105,7 +103,7 @@ def _cross_validated_correlation(x: Array, y: Array, seed: int) -> Float[np.ndar
         correlations.append(np.where(canonical.correlation > 0, unseen_correlation, 0.0))
     shortest = min(len(correlation) for correlation in correlations)
     mean = np.mean([correlation[:shortest] for correlation in correlations], axis=0)
-    return np.clip(mean, 0.0, MAX_CORRELATION)
+    return np.clip(mean, 0.0, settings.MAX_CORRELATION)
 
 
 @cache
@@ -132,8 +130,8 @@ class StudentRatio:
         if x.code is not None or y.code is not None or widest > len(x) // 10:
             return None
         canonical = CanonicalMap.fit(x.normal, y.normal)
-        rows = np.arange(min(len(x), MAX_DEGREES_ROWS))
-        candidates = [StudentRatio(canonical, degrees) for degrees in DEGREES]
+        rows = np.arange(min(len(x), settings.MAX_DEGREES_ROWS))
+        candidates = [StudentRatio(canonical, degrees) for degrees in settings.DEGREES]
         return max(candidates, key=lambda ratio: float(ratio.pairs(x[rows], y[rows]).mean()))
 
     def _log_ratio(self, x: SideRows, y: SideRows, cross: bool) -> np.ndarray:

@@ -18,17 +18,10 @@ from torch import Tensor
 
 from nearfar.core.abstract import AbstractInnerProduct
 from nearfar.core.schedules import START
+from nearfar.estimate import settings
 from nearfar.estimate.fit import CRITICS, CriticTraining, SymmetricObjective, fit_critic
 from nearfar.estimate.ratios.sides import SideRows
 from nearfar.estimate.rows import blocks
-from nearfar.estimate.settings import (
-    MAX_BLOCK,
-    MAX_NETWORK_COLUMNS,
-    MAX_NETWORK_ROWS,
-    MIN_NETWORK_ROWS,
-    NETWORK_VALIDATION,
-    SCORED_CHUNK,
-)
 from nearfar.parts.bounds import InfoNCE
 
 
@@ -40,14 +33,14 @@ class NetworkRatio:
 
     @staticmethod
     def fit(x: SideRows, y: SideRows, seed: int) -> "NetworkRatio | None":
-        if len(x) < MIN_NETWORK_ROWS or x.features == y.features == 1:
+        if len(x) < settings.MIN_NETWORK_ROWS or x.features == y.features == 1:
             return None
-        rows = min(len(x), MAX_NETWORK_ROWS)
+        rows = min(len(x), settings.MAX_NETWORK_ROWS)
         first, second = (_tensor(side[np.arange(rows)]) for side in (x, y))
         widths = first.shape[1], second.shape[1]
-        if not 0 < min(widths) <= max(widths) <= MAX_NETWORK_COLUMNS:
+        if not 0 < min(widths) <= max(widths) <= settings.MAX_NETWORK_COLUMNS:
             return None
-        validation = slice(0, round(NETWORK_VALIDATION * rows))
+        validation = slice(0, round(settings.NETWORK_VALIDATION * rows))
         training = slice(validation.stop, rows)
         fitted = fit_critic(
             CRITICS["separable"],
@@ -60,7 +53,7 @@ class NetworkRatio:
         )
         critic = cast(AbstractInnerProduct, fitted.critic)
         ratio = NetworkRatio(critic, 0.0, math.inf)
-        part = np.arange(min(rows, MAX_BLOCK))
+        part = np.arange(min(rows, settings.MAX_BLOCK))
         f = ratio.cross(x[part], y[part])
         # of rows, so that one pair does not decide
         level = float((logsumexp(f, axis=1) - math.log(len(part))).mean())
@@ -91,4 +84,4 @@ def _tensor(side: SideRows) -> Tensor:
 
 
 def _parts(side: SideRows) -> list[SideRows]:
-    return [side[rows] for rows in blocks(np.arange(len(side)), SCORED_CHUNK)]
+    return [side[rows] for rows in blocks(np.arange(len(side)), settings.SCORED_CHUNK)]

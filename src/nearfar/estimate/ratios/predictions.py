@@ -14,21 +14,10 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import logsumexp
 
+from nearfar.estimate import settings
 from nearfar.estimate.ratios.densities import fit_log_density
 from nearfar.estimate.ratios.regressions import Regression, fit_regression
 from nearfar.estimate.ratios.sides import SideRows
-from nearfar.estimate.settings import (
-    COVARIANCE_RIDGE,
-    FAR,
-    MARGINAL_GRID,
-    MAX_AVERAGED,
-    MAX_AVERAGED_OTHERS,
-    MAX_RESPONSE_COLUMNS,
-    MAX_SOURCE_COLUMNS,
-    MAX_SOURCE_LEVELS,
-    MAX_SURFACE_COLUMNS,
-    TINY,
-)
 
 Regressions = Callable[[SideRows], Float[np.ndarray, "row column"]]
 
@@ -80,11 +69,11 @@ class ResidualRatio:
     @staticmethod
     def fit(x: SideRows, y: SideRows, seed: int, scaled: bool, spread_varies: bool) -> "ResidualRatio | None":
         """`spread_varies`: s(x) is fitted too."""
-        if y.numbers != 1 or y.code is not None or x.numbers > MAX_SOURCE_COLUMNS:
+        if y.numbers != 1 or y.code is not None or x.numbers > settings.MAX_SOURCE_COLUMNS:
             return None
-        if x.levels > (MAX_SOURCE_LEVELS if x.numbers else len(x)):
+        if x.levels > (settings.MAX_SOURCE_LEVELS if x.numbers else len(x)):
             return None
-        if scaled and max(np.abs(side.scaled).max(initial=0) for side in (x, y)) > FAR:
+        if scaled and max(np.abs(side.scaled).max(initial=0) for side in (x, y)) > settings.FAR:
             return None
         target = y.values(scaled)
         predict, residual = x.fit_cached(
@@ -112,7 +101,7 @@ def _unit_spread(x: SideRows) -> np.ndarray:
 
 
 def _fit_spread(x: SideRows, residual: np.ndarray, scaled: bool) -> Regression:
-    floor = 1e-3 * residual.std() + TINY
+    floor = 1e-3 * residual.std() + settings.TINY
     log_size = fit_regression(x, np.log(np.abs(residual) + floor), scaled)
     return lambda side: np.exp(np.clip(log_size(side), -12, 12))
 
@@ -121,11 +110,11 @@ def _marginal(density: ResidualDensity, x: SideRows, target: np.ndarray) -> tupl
     """log of the mean of q(y | x_j) on a grid, over every k-th row in the order of predictions."""
     centre, scale = density.moments(x)
     order = np.argsort(centre, kind="stable")
-    averaged = order[np.linspace(0, len(order) - 1, min(len(order), MAX_AVERAGED)).astype(int)]
+    averaged = order[np.linspace(0, len(order) - 1, min(len(order), settings.MAX_AVERAGED)).astype(int)]
     extent = target.max() - target.min() + 1e-9
-    grid = np.linspace(target.min() - 0.2 * extent, target.max() + 0.2 * extent, MARGINAL_GRID)
+    grid = np.linspace(target.min() - 0.2 * extent, target.max() + 0.2 * extent, settings.MARGINAL_GRID)
     total = np.exp(density(grid[None, :], centre[averaged, None], scale[averaged, None])).mean(axis=0)
-    return grid, np.log(total + TINY)
+    return grid, np.log(total + settings.TINY)
 
 
 @dataclass(frozen=True)
@@ -140,20 +129,23 @@ class MultivariateResidualRatio:
     def fit(x: SideRows, y: SideRows, seed: int) -> "MultivariateResidualRatio | None":
         if x.code is not None or y.code is not None:
             return None
-        if not 1 <= x.numbers <= MAX_SURFACE_COLUMNS or not 2 <= y.numbers <= MAX_RESPONSE_COLUMNS:
+        if (
+            not 1 <= x.numbers <= settings.MAX_SURFACE_COLUMNS
+            or not 2 <= y.numbers <= settings.MAX_RESPONSE_COLUMNS
+        ):
             return None
-        if max(np.abs(side.scaled).max() for side in (x, y)) > FAR:
+        if max(np.abs(side.scaled).max() for side in (x, y)) > settings.FAR:
             return None
         predict, residual = _fit_prediction(x, y.scaled, True, seed)
-        covariance = residual.T @ residual / len(residual) + COVARIANCE_RIDGE * np.eye(y.numbers)
+        covariance = residual.T @ residual / len(residual) + settings.COVARIANCE_RIDGE * np.eye(y.numbers)
         root = np.linalg.inv(np.linalg.cholesky(covariance)).T
-        places = np.linspace(0, len(x) - 1, min(len(x), MAX_AVERAGED_OTHERS)).astype(int)
+        places = np.linspace(0, len(x) - 1, min(len(x), settings.MAX_AVERAGED_OTHERS)).astype(int)
         rows = np.random.default_rng(seed).permutation(len(x))[places]
         return MultivariateResidualRatio(predict, root, predict(x[rows]) @ root)
 
     def _inputs(self, x: SideRows, y: SideRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Whitened predictions and values, and the log marginal, all up to one constant."""
-        value = np.clip(y.scaled, -FAR, FAR) @ self.root
+        value = np.clip(y.scaled, -settings.FAR, settings.FAR) @ self.root
         log_marginal = logsumexp(_log_normal(value, self.centres), axis=1) - np.log(len(self.centres))
         return self.predict(x) @ self.root, value, log_marginal
 

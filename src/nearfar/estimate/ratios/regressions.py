@@ -7,18 +7,11 @@ from jaxtyping import Float
 from scipy.interpolate import BSpline
 from scipy.linalg import block_diag, eigh
 
+from nearfar.estimate import settings
 from nearfar.estimate.ratios.sides import SideRows
-from nearfar.estimate.settings import (
-    ADDITIVE_KNOTS,
-    KNOTS,
-    MAX_ADDITIVE_COLUMNS,
-    MAX_SPLINE_ROWS,
-    PENALTY_EXPONENTS,
-    TINY,
-)
 
 Regression = Callable[[SideRows], Float[np.ndarray, "row"]]
-PENALTIES = 10.0 ** np.arange(*PENALTY_EXPONENTS)
+PENALTIES = 10.0 ** np.arange(*settings.PENALTY_EXPONENTS)
 
 
 class SplineBasis:
@@ -65,7 +58,7 @@ def _curvature_penalty(knots: np.ndarray) -> Float[np.ndarray, "coefficient coef
 def _fit_penalised(basis: np.ndarray, target: np.ndarray, penalty: np.ndarray) -> np.ndarray:
     """Coefficients; the weight of the penalty by generalised cross-validation."""
     gram, image = basis.T @ basis, basis.T @ target
-    scale = np.trace(gram) / len(gram) + TINY
+    scale = np.trace(gram) / len(gram) + settings.TINY
     # with one decomposition every weight is a division: gram + l penalty = V^-T (1 + l d) V^-1
     d, v = eigh(penalty, gram / scale + 1e-6 * np.eye(len(gram)))
     rotated, total = v.T @ image / scale, float(target @ target)
@@ -81,11 +74,14 @@ class AdditiveModel:
 
     def __init__(self, side: SideRows, target: np.ndarray, scaled: bool) -> None:
         self.scaled = scaled
-        side, target = side[np.arange(min(len(side), MAX_SPLINE_ROWS))], target[:MAX_SPLINE_ROWS]
+        side, target = (
+            side[np.arange(min(len(side), settings.MAX_SPLINE_ROWS))],
+            target[: settings.MAX_SPLINE_ROWS],
+        )
         numbers = side.values(scaled)
         self.columns = _informative_columns(numbers, target)
         is_curve = side.features == 1
-        knots = KNOTS if is_curve else ADDITIVE_KNOTS
+        knots = settings.KNOTS if is_curve else settings.ADDITIVE_KNOTS
         self.splines = [SplineBasis(z, knots) for z in numbers[:, self.columns].T]
         parts = [spline(z) for spline, z in zip(self.splines, numbers[:, self.columns].T, strict=True)]
         # a little ridge, so that uninformative columns cost nothing
@@ -111,14 +107,14 @@ class AdditiveModel:
 
 def _informative_columns(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Of many columns, those between whose deciles the mean of the target varies most."""
-    if columns.shape[1] <= MAX_ADDITIVE_COLUMNS:
+    if columns.shape[1] <= settings.MAX_ADDITIVE_COLUMNS:
         return np.arange(columns.shape[1])
     explained = []
     for column in columns.T:
         cell = np.searchsorted(np.quantile(column, np.arange(1, 10) / 10), column)
         count = np.bincount(cell, minlength=10)
         explained.append((np.bincount(cell, target - target.mean(), 10) ** 2 / np.maximum(count, 1)).sum())
-    return np.sort(np.argsort(explained)[-MAX_ADDITIVE_COLUMNS:])
+    return np.sort(np.argsort(explained)[-settings.MAX_ADDITIVE_COLUMNS :])
 
 
 class LevelMeans:

@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar, cast
 import numpy as np
 from jaxtyping import Float, Int
 
+from nearfar.estimate import settings
 from nearfar.estimate.samples import Array, rank_to_normal
-from nearfar.estimate.settings import CROWDED, FAR, MAX_INDICATORS, MAX_TAIL, TAIL_START
 
 Fitted = TypeVar("Fitted")
 
@@ -105,10 +105,10 @@ class SideRows:
 
     def values(self, scaled: bool) -> Float[np.ndarray, "row number"]:
         """The numeric columns, scaled or as normal ranks."""
-        return np.clip(self.scaled, -FAR, FAR) if scaled else self.normal
+        return np.clip(self.scaled, -settings.FAR, settings.FAR) if scaled else self.normal
 
     def columns(
-        self, scaled: bool = False, max_levels: int = MAX_INDICATORS
+        self, scaled: bool = False, max_levels: int = settings.MAX_INDICATORS
     ) -> Float[np.ndarray, "row column"]:
         """The numeric columns, and an indicator column for each level unless there are more than
         `max_levels`."""
@@ -185,7 +185,7 @@ class SideMap:
     @staticmethod
     def fit(sample: Array, discrete: np.ndarray) -> "SideMap":
         combinations = np.unique(sample[:, discrete], axis=0)
-        crowded = bool(discrete.sum() > 1 and len(combinations) > CROWDED * len(sample))
+        crowded = bool(discrete.sum() > 1 and len(combinations) > settings.CROWDED * len(sample))
         level_values = tuple(np.unique(column) for column in sample[:, discrete].T)
         numbers = _number_columns(sample, discrete, level_values if crowded else ())
         centre = np.median(numbers, axis=0)
@@ -235,7 +235,7 @@ def _number_columns(sample: Array, discrete: np.ndarray, expanded: tuple[np.ndar
     """
     indicators = [
         (column[:, None] == levels[1:]).astype(float)
-        if len(levels) <= MAX_INDICATORS
+        if len(levels) <= settings.MAX_INDICATORS
         else np.searchsorted(levels, column)[:, None].astype(float)
         for column, levels in zip(sample[:, discrete].T, expanded, strict=False)
     ]
@@ -253,5 +253,5 @@ def normal_ranks(numbers: Array, fitted: Array) -> Array:
 
 def squeeze(z: np.ndarray) -> np.ndarray:
     """The identity up to `TAIL_START`, logarithmic beyond: one-to-one, and makes heavy tails light."""
-    excess = np.minimum(np.maximum(np.abs(z) - TAIL_START, 0.0), MAX_TAIL)
-    return np.clip(z, -TAIL_START, TAIL_START) + np.sign(z) * np.log1p(excess)
+    excess = np.minimum(np.maximum(np.abs(z) - settings.TAIL_START, 0.0), settings.MAX_TAIL)
+    return np.clip(z, -settings.TAIL_START, settings.TAIL_START) + np.sign(z) * np.log1p(excess)

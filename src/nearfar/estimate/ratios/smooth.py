@@ -12,23 +12,8 @@ from jaxtyping import Float
 from scipy.cluster.vq import kmeans2
 from scipy.spatial import cKDTree
 
+from nearfar.estimate import settings
 from nearfar.estimate.ratios.sides import SideRows
-from nearfar.estimate.settings import (
-    EM_GAIN,
-    EM_STEPS,
-    FLOOR_32,
-    LOCAL_ISOTROPY,
-    LOCAL_WIDTH,
-    MAX_EXPONENT_32,
-    MAX_LIGHT_TAIL,
-    MAX_LOCAL,
-    MAX_LOCAL_COLUMNS,
-    MAX_LOCAL_ROWS,
-    MAX_LOCAL_WORK,
-    MAX_MIXTURE_ROWS,
-    MIXTURE_RIDGE,
-    ROWS_PER_COMPONENT,
-)
 
 
 @dataclass(frozen=True)
@@ -47,12 +32,12 @@ class MixtureRatio:
     ) -> "MixtureRatio | None":
         columns = x.numbers + y.numbers
         parameters = components * (1 + columns + columns * (columns + 1) / 2)
-        if x.code is not None or y.code is not None or columns > 2 * MAX_LOCAL_COLUMNS:
+        if x.code is not None or y.code is not None or columns > 2 * settings.MAX_LOCAL_COLUMNS:
             return None
-        if len(x) < max(2 * parameters, ROWS_PER_COMPONENT * components):
+        if len(x) < max(2 * parameters, settings.ROWS_PER_COMPONENT * components):
             return None
-        joint = np.hstack([side.values(scaled) for side in (x, y)])[:MAX_MIXTURE_ROWS]
-        if scaled and np.abs(joint).max() > MAX_LIGHT_TAIL:
+        joint = np.hstack([side.values(scaled) for side in (x, y)])[: settings.MAX_MIXTURE_ROWS]
+        if scaled and np.abs(joint).max() > settings.MAX_LIGHT_TAIL:
             return None
         return MixtureRatio(*fit_mixture(joint, components, seed), x.numbers, scaled)
 
@@ -63,19 +48,19 @@ class MixtureRatio:
         """A Gaussian at every row with the covariance of its neighbours: thin along a curve (Vincent & Bengio
         2003)."""
         columns = x.numbers + y.numbers
-        if x.code is not None or y.code is not None or not 2 <= columns <= MAX_LOCAL_COLUMNS:
+        if x.code is not None or y.code is not None or not 2 <= columns <= settings.MAX_LOCAL_COLUMNS:
             return None
-        if not 4 * neighbours <= len(x) <= MAX_LOCAL_ROWS:
+        if not 4 * neighbours <= len(x) <= settings.MAX_LOCAL_ROWS:
             return None
         joint = np.hstack([side.values(scaled) for side in (x, y)])
-        if scaled and np.abs(joint).max() > MAX_LIGHT_TAIL:
+        if scaled and np.abs(joint).max() > settings.MAX_LIGHT_TAIL:
             return None
-        count = min(MAX_LOCAL, MAX_LOCAL_WORK // len(joint))
+        count = min(settings.MAX_LOCAL, settings.MAX_LOCAL_WORK // len(joint))
         mean = joint[np.random.default_rng(seed).permutation(len(joint))[:count]]
         offset = mean[cKDTree(mean).query(mean, k=neighbours + 1)[1][:, 1:]] - mean[:, None]
-        covariance = LOCAL_WIDTH * np.einsum("kni,knj->kij", offset, offset) / neighbours
+        covariance = settings.LOCAL_WIDTH * np.einsum("kni,knj->kij", offset, offset) / neighbours
         isotropic = np.trace(covariance, axis1=1, axis2=2)[:, None, None] / columns * np.eye(columns)
-        covariance += LOCAL_ISOTROPY * isotropic + MIXTURE_RIDGE * np.eye(columns)
+        covariance += settings.LOCAL_ISOTROPY * isotropic + settings.MIXTURE_RIDGE * np.eye(columns)
         return MixtureRatio(np.full(len(mean), -np.log(len(mean))), mean, covariance, x.numbers, scaled)
 
     @cached_property
@@ -108,14 +93,14 @@ class MixtureRatio:
         x_term = (terms[0] + constant - log_p[:, None]).astype(np.float32)
         y_term = (terms[1] - log_q[:, None]).astype(np.float32)
         a, b = x.values(self.scaled).astype(np.float32), y.values(self.scaled).astype(np.float32)
-        total = np.full((len(x), len(y)), FLOOR_32, dtype=np.float32)
+        total = np.full((len(x), len(y)), settings.FLOOR_32, dtype=np.float32)
         for k, mean in enumerate(self.mean.astype(np.float32)):
             interaction = precision[k, :split, split:].astype(np.float32)
             exponent = ((mean[:split] - a) @ interaction) @ (b - mean[split:]).T
             exponent += x_term[:, k, None]
             exponent += y_term[None, :, k]
             # ratios, not densities, are summed: they are of moderate size wherever there are data
-            total += np.exp(np.minimum(exponent, MAX_EXPONENT_32, out=exponent), out=exponent)
+            total += np.exp(np.minimum(exponent, settings.MAX_EXPONENT_32, out=exponent), out=exponent)
         return np.log(total).astype(float)
 
 
@@ -133,15 +118,15 @@ def fit_mixture(z: np.ndarray, components: int, seed: int) -> tuple[np.ndarray, 
     share /= share.sum(axis=1, keepdims=True)
     columns, products = z.shape[1], _products(z)
     previous = -np.inf
-    for _ in range(EM_STEPS):
+    for _ in range(settings.EM_STEPS):
         moments = share.T @ products
         total = moments[:, -1] + 1e-9
         mean = moments[:, -1 - columns : -1] / total[:, None]
         square = (moments[:, : columns**2] / total[:, None]).reshape(components, columns, columns)
-        covariance = square - mean[:, :, None] * mean[:, None, :] + MIXTURE_RIDGE * np.eye(columns)
+        covariance = square - mean[:, :, None] * mean[:, None, :] + settings.MIXTURE_RIDGE * np.eye(columns)
         log_weight = np.log(total / total.sum())
         log_density, share = _log_sum(products @ _log_normals(mean, covariance) + log_weight)
-        if log_density.mean() < previous + EM_GAIN:
+        if log_density.mean() < previous + settings.EM_GAIN:
             break
         previous = log_density.mean()
     return log_weight, mean, covariance

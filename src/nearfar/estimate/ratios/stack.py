@@ -13,21 +13,10 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import logsumexp
 
+from nearfar.estimate import settings
 from nearfar.estimate.ratios.blocks import BlockRatio, find_blocks
-from nearfar.estimate.ratios.candidates import BESIDE_BLOCKS, CANDIDATES, LEADERS
+from nearfar.estimate.ratios.candidates import BESIDE_BLOCKS, CANDIDATES, FLEXIBLE, LEADERS
 from nearfar.estimate.ratios.sides import Fit, Ratio, SideRows
-from nearfar.estimate.settings import (
-    HOPELESS_ERRORS,
-    MAX_COMPARED,
-    MAX_LOG_RATIO,
-    MAX_SHIFTS,
-    MAX_SHUFFLED_PAIRS,
-    MIN_WEIGHT,
-    TEMPER,
-    UNIFORM_START,
-    WEIGHT_STEPS,
-    WEIGHT_TOLERANCE,
-)
 
 BLOCKS = "blocks of columns"
 
@@ -51,6 +40,17 @@ class Stack:
     def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
         return self._mix(np.zeros((len(x), len(y))), [ratio.cross(x, y) for ratio in self.ratios])
 
+    def flexible_share(self) -> float:
+        """The weight of flexible families; of blocks of columns, the mean over the blocks."""
+        share = 0.0
+        for name, weight, ratio in zip(self.names[1:], self.weights[1:], self.ratios, strict=True):
+            if isinstance(ratio, BlockRatio):
+                parts = [part.flexible_share() for part in ratio.ratios if isinstance(part, Stack)]
+                share += float(weight) * float(np.mean(parts))
+            elif name in FLEXIBLE:
+                share += float(weight)
+        return share
+
     def _mix(self, zeros: np.ndarray, log_ratios: list[np.ndarray]) -> np.ndarray:
         total = zeros + self.weights[0]
         for weight, excess, log_r in zip(self.weights[1:], self.excess, log_ratios, strict=True):
@@ -60,7 +60,7 @@ class Stack:
 
 def _clip(log_r: np.ndarray) -> np.ndarray:
     """Finite log ratios: 0/0, far from all training rows, counts as ratio 1."""
-    return np.clip(np.nan_to_num(log_r, nan=0.0), -MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return np.clip(np.nan_to_num(log_r, nan=0.0), -settings.MAX_LOG_RATIO, settings.MAX_LOG_RATIO)
 
 
 INDEPENDENCE = Stack(("independence",), (), np.ones(1), np.zeros(0))
@@ -87,7 +87,11 @@ class UnseenRows:
     @staticmethod
     def of(x: SideRows, y: SideRows, rows: np.ndarray) -> "UnseenRows":
         n = len(rows)
-        shifts = int(np.clip(MAX_SHUFFLED_PAIRS // n, 1, MAX_SHIFTS)) if x.numbers or y.numbers else 0
+        shifts = (
+            int(np.clip(settings.MAX_SHUFFLED_PAIRS // n, 1, settings.MAX_SHIFTS))
+            if x.numbers or y.numbers
+            else 0
+        )
         shifted = [np.roll(rows, k) for k in np.linspace(1, n - 1, shifts).astype(int)]
         return UnseenRows(x[np.tile(rows, shifts + 1)], y[np.concatenate([rows, *shifted])], n)
 
@@ -153,7 +157,7 @@ def _weigh_candidates(
 ) -> tuple[Stack, Float[np.ndarray, "row"]]:
     """The mixture, and its log ratios of the rows left out of either half."""
     sides = [(x[rows], y[rows]) for rows in halves]
-    unseen = [UnseenRows.of(x, y, rows[:MAX_COMPARED]) for rows in halves[::-1]]
+    unseen = [UnseenRows.of(x, y, rows[: settings.MAX_COMPARED]) for rows in halves[::-1]]
     entries = dict(extra)
     leader, fitted = np.zeros(len(unseen[0])), len(extra)
     for name, fit in fits.items():
@@ -169,7 +173,7 @@ def _weigh_candidates(
     refitted: dict[str, Ratio] = {}
     while log_r:
         weights, values = _weigh(log_r)
-        selected = {name: w for name, w in zip(log_r, weights[1:], strict=True) if w >= MIN_WEIGHT}
+        selected = {name: w for name, w in zip(log_r, weights[1:], strict=True) if w >= settings.MIN_WEIGHT}
         attempts = {name: refitted.get(name) or entries[name].refit() for name in selected}
         refitted = {name: ratio for name, ratio in attempts.items() if ratio is not None}
         if len(refitted) == len(selected):
@@ -207,7 +211,7 @@ def _compete(
         values.append(value)
         excesses.append(excess)
         behind = leader - values[0] + excesses[0]
-        if behind.mean() > HOPELESS_ERRORS * behind.std() / np.sqrt(len(behind)):
+        if behind.mean() > settings.HOPELESS_ERRORS * behind.std() / np.sqrt(len(behind)):
             return Competitor((), behind, 0.0, lambda: None)
     excess = float(np.mean(excesses))
     return Competitor(tuple(ratios), np.concatenate(values) - excess, excess, lambda: fit(*rows, seed))
@@ -258,12 +262,12 @@ def mixture_weights(log_r: Float[np.ndarray, "row ratio"]) -> Float[np.ndarray, 
     """
     log_r = log_r - log_r.max(axis=1, keepdims=True)
     r = np.exp(log_r)
-    log_likelihood = TEMPER * log_r.sum(axis=0)
+    log_likelihood = settings.TEMPER * log_r.sum(axis=0)
     weights = np.exp(log_likelihood - logsumexp(log_likelihood))
-    weights = (1 - UNIFORM_START) * weights + UNIFORM_START / len(weights)
-    for _ in range(WEIGHT_STEPS):
+    weights = (1 - settings.UNIFORM_START) * weights + settings.UNIFORM_START / len(weights)
+    for _ in range(settings.WEIGHT_STEPS):
         new = weights * ((1 / (r @ weights)) @ r) / len(r)
-        if np.abs(new - weights).max() < WEIGHT_TOLERANCE:
+        if np.abs(new - weights).max() < settings.WEIGHT_TOLERANCE:
             break
         weights = new
     return weights

@@ -6,16 +6,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import logsumexp
 
+from nearfar.estimate import settings
 from nearfar.estimate.ratios.sides import SideRows
-from nearfar.estimate.settings import (
-    FAR,
-    MAX_CELLS,
-    MAX_DISCOUNT,
-    MAX_LEVEL_GAUSSIAN_COLUMNS,
-    MIN_DISCOUNT,
-    MIN_TABLE_RATIO,
-    TABLE_PRIOR_ROWS,
-)
 
 
 @dataclass(frozen=True)
@@ -56,7 +48,7 @@ class TableRatio:
     @staticmethod
     def fit(x: SideRows, y: SideRows, seed: int, bins: int) -> "TableRatio | None":
         cells_x, cells_y = CellMap.fit(x, bins), CellMap.fit(y, bins)
-        if cells_x is None or cells_y is None or cells_x.count * cells_y.count > MAX_CELLS:
+        if cells_x is None or cells_y is None or cells_x.count * cells_y.count > settings.MAX_CELLS:
             return None
         binned = cells_x.edges is not None or cells_y.edges is not None
         if binned != (bins > 0):
@@ -64,7 +56,7 @@ class TableRatio:
         counts = np.zeros((cells_x.count, cells_y.count))
         np.add.at(counts, (cells_x(x), cells_y(y)), 1.0)
         shrink = _posterior_mean if binned else _discount
-        ratio = np.maximum((shrink(counts) + shrink(counts.T).T) / 2, MIN_TABLE_RATIO)
+        ratio = np.maximum((shrink(counts) + shrink(counts.T).T) / 2, settings.MIN_TABLE_RATIO)
         return TableRatio(cells_x, cells_y, np.pad(np.log(ratio), ((0, 1), (0, 1))))
 
     def pairs(self, x: SideRows, y: SideRows) -> np.ndarray:
@@ -77,7 +69,9 @@ class TableRatio:
 def _posterior_mean(counts: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "row column"]:
     """p(column | row) / p(column), with the margin as a prior worth `TABLE_PRIOR_ROWS` rows."""
     p, q = counts.sum(axis=1, keepdims=True), counts.sum(axis=0, keepdims=True) / counts.sum()
-    return (counts + TABLE_PRIOR_ROWS * q) / ((p + TABLE_PRIOR_ROWS) * np.maximum(q, MIN_TABLE_RATIO))
+    return (counts + settings.TABLE_PRIOR_ROWS * q) / (
+        (p + settings.TABLE_PRIOR_ROWS) * np.maximum(q, settings.MIN_TABLE_RATIO)
+    )
 
 
 def _discount(counts: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "row column"]:
@@ -86,11 +80,15 @@ def _discount(counts: Float[np.ndarray, "row column"]) -> Float[np.ndarray, "row
     The discount comes from cells with one and two rows.
     """
     singles, doubles = float((counts == 1).sum()), float((counts == 2).sum())
-    discount = np.clip(singles / max(singles + 2 * doubles, 1.0), MIN_DISCOUNT, MAX_DISCOUNT)
-    p = np.maximum(counts.sum(axis=1, keepdims=True), MIN_TABLE_RATIO)
+    discount = np.clip(
+        singles / max(singles + 2 * doubles, 1.0), settings.MIN_DISCOUNT, settings.MAX_DISCOUNT
+    )
+    p = np.maximum(counts.sum(axis=1, keepdims=True), settings.MIN_TABLE_RATIO)
     q = counts.sum(axis=0, keepdims=True) / counts.sum()
     occupied = (counts > 0).sum(axis=1, keepdims=True)
-    return (np.maximum(counts - discount, 0.0) / np.maximum(q, MIN_TABLE_RATIO) + discount * occupied) / p
+    return (
+        np.maximum(counts - discount, 0.0) / np.maximum(q, settings.MIN_TABLE_RATIO) + discount * occupied
+    ) / p
 
 
 @dataclass(frozen=True)
@@ -114,9 +112,9 @@ class LevelGaussianRatio:
         if x.levels > len(x):
             return None  # combinations of several categories, most of which never occur
         z = y.scaled if scaled else y.normal
-        if z.shape[1] > MAX_LEVEL_GAUSSIAN_COLUMNS or len(z) < 5 * z.shape[1]:
+        if z.shape[1] > settings.MAX_LEVEL_GAUSSIAN_COLUMNS or len(z) < 5 * z.shape[1]:
             return None
-        z = np.clip(z, -FAR, FAR)
+        z = np.clip(z, -settings.FAR, settings.FAR)
         code, levels = x.level_codes, x.levels
         count = np.bincount(code, minlength=levels).astype(float)
         mean = np.stack([np.bincount(code, column, levels) for column in z.T], axis=1)
@@ -131,7 +129,7 @@ class LevelGaussianRatio:
 
     def _level_log_ratios(self, y: SideRows) -> Float[np.ndarray, "level row"]:
         """log q(y | level) - log q(y); the last level is an unseen one."""
-        z = np.clip(y.scaled if self.scaled else y.normal, -FAR, FAR)
+        z = np.clip(y.scaled if self.scaled else y.normal, -settings.FAR, settings.FAR)
         white = np.einsum("kij,knj->kni", self.root, z[None] - self.mean[:, None])
         log_q = -0.5 * (white**2).sum(axis=2) + np.log(np.einsum("kii->ki", self.root)).sum(axis=1)[:, None]
         log_q -= logsumexp(log_q + self.log_share[:, None], axis=0)

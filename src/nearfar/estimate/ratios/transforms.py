@@ -9,25 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from nearfar.estimate import settings
 from nearfar.estimate.ratios.blocks import column_functions
 from nearfar.estimate.ratios.gaussian import GaussianRatio
 from nearfar.estimate.ratios.sides import Fit, Ratio, SideRows, normal_ranks
 from nearfar.estimate.samples import Array, CanonicalMap, whitening
-from nearfar.estimate.settings import (
-    FAR,
-    ICA_STEPS,
-    ICA_TOLERANCE,
-    MAX_COMPONENT_COLUMNS,
-    MAX_ICA_ROWS,
-    MAX_RIDGE_DIRECTIONS,
-    MAX_SCORED_COLUMNS,
-    MIN_DIRECTION_ERRORS,
-    MIN_RIDGE_COLUMNS,
-    PRIOR_ROWS,
-    RIDGE,
-    ROWS_PER_DIRECTION,
-    ROWS_PER_INDEPENDENT_COMPONENT,
-)
 
 Transform = Callable[[SideRows], SideRows]
 
@@ -78,7 +64,7 @@ def fit_leading(x: SideRows, y: SideRows, seed: int, inner: Fit) -> TransformedR
     Directions are canonical ones with a ridge of `RIDGE` mean variances. They look better on the rows they were
     fitted to, so half of the rows gives the directions; the other half says how many are real and gives the ratio.
     """
-    is_wide = [side.numbers >= MIN_RIDGE_COLUMNS for side in (x, y)]
+    is_wide = [side.numbers >= settings.MIN_RIDGE_COLUMNS for side in (x, y)]
     a, b = (
         side.columns() if project else side.columns(max_levels=len(side) - 1)
         for side, project in zip((x, y), is_wide, strict=True)
@@ -88,7 +74,9 @@ def fit_leading(x: SideRows, y: SideRows, seed: int, inner: Fit) -> TransformedR
     order = np.random.default_rng(seed).permutation(len(x))
     for_directions, for_ratio = order[: len(x) // 2], order[len(x) // 2 :]
     canonical = x.fit_cached(
-        y, ("leading", seed), lambda: CanonicalMap.fit_ridge(a[for_directions], b[for_directions], RIDGE)
+        y,
+        ("leading", seed),
+        lambda: CanonicalMap.fit_ridge(a[for_directions], b[for_directions], settings.RIDGE),
     )
     chosen = _confirmed_directions(*canonical.transform(a[for_ratio], b[for_ratio]))
     sides = x[for_ratio], y[for_ratio]
@@ -103,11 +91,13 @@ def _confirmed_directions(x: Array, y: Array) -> Int[np.ndarray, "direction"]:
 
     At least one.
     """
-    count = min(x.shape[1], y.shape[1], MAX_RIDGE_DIRECTIONS, max(1, len(x) // ROWS_PER_DIRECTION))
+    count = min(
+        x.shape[1], y.shape[1], settings.MAX_RIDGE_DIRECTIONS, max(1, len(x) // settings.ROWS_PER_DIRECTION)
+    )
     x, y = x[:, :count] - x[:, :count].mean(axis=0), y[:, :count] - y[:, :count].mean(axis=0)
     scale = np.sqrt((x**2).sum(axis=0) * (y**2).sum(axis=0)) + 1e-12
     correlation = (x * y).sum(axis=0) / scale
-    confirmed = np.flatnonzero(correlation > MIN_DIRECTION_ERRORS / np.sqrt(len(x)))
+    confirmed = np.flatnonzero(correlation > settings.MIN_DIRECTION_ERRORS / np.sqrt(len(x)))
     return confirmed if len(confirmed) else np.array([0])
 
 
@@ -117,11 +107,11 @@ def _confirmed_directions(x: Array, y: Array) -> Int[np.ndarray, "direction"]:
 def fit_unmixed(x: SideRows, y: SideRows, seed: int) -> TransformedRatio | None:
     """A Gaussian of independent components: for columns that are mixtures of bent Gaussian sources."""
     widest = max(x.numbers, y.numbers)
-    if x.code is not None or y.code is not None or not 2 <= widest <= MAX_COMPONENT_COLUMNS:
+    if x.code is not None or y.code is not None or not 2 <= widest <= settings.MAX_COMPONENT_COLUMNS:
         return None
     if (
-        len(x) < ROWS_PER_INDEPENDENT_COMPONENT * widest
-        or max(np.abs(side.scaled).max() for side in (x, y)) > FAR
+        len(x) < settings.ROWS_PER_INDEPENDENT_COMPONENT * widest
+        or max(np.abs(side.scaled).max() for side in (x, y)) > settings.FAR
     ):
         return None
     x_map, y_map = component_map(x, seed), component_map(y, seed)
@@ -134,19 +124,19 @@ def component_map(side: SideRows, seed: int) -> LinearMap:
     z = side.columns(scaled=True)
     mean = z.mean(axis=0)
     white = whitening(z - mean)
-    rotation = white @ _fast_ica((z - mean)[:MAX_ICA_ROWS] @ white, seed)
+    rotation = white @ _fast_ica((z - mean)[: settings.MAX_ICA_ROWS] @ white, seed)
     return LinearMap.fit(side, mean, rotation, scaled=True)
 
 
 def _fast_ica(white: Array, seed: int) -> Float[np.ndarray, "column component"]:
     """The rotation of FastICA with tanh, all components at once (Hyvärinen 1999)."""
     rotation = np.linalg.qr(np.random.default_rng(seed).normal(size=(white.shape[1],) * 2))[0]
-    for _ in range(ICA_STEPS):
+    for _ in range(settings.ICA_STEPS):
         bent = np.tanh(white @ rotation)
         new = white.T @ bent / len(white) - rotation * (1 - bent**2).mean(axis=0)
         u, _, vt = np.linalg.svd(new)
         previous, rotation = rotation, u @ vt
-        if np.abs(np.abs((previous * rotation).sum(axis=0)) - 1).max() < ICA_TOLERANCE:
+        if np.abs(np.abs((previous * rotation).sum(axis=0)) - 1).max() < settings.ICA_TOLERANCE:
             break
     return rotation
 
@@ -157,7 +147,7 @@ def _fast_ica(white: Array, seed: int) -> Float[np.ndarray, "column component"]:
 def fit_scored(x: SideRows, y: SideRows, seed: int, inner: Fit) -> TransformedRatio | None:
     """`inner` between numbers, with categories as scores."""
     width = x.column_count + y.column_count
-    if (not x.category_levels and not y.category_levels) or not 3 <= width <= MAX_SCORED_COLUMNS:
+    if (not x.category_levels and not y.category_levels) or not 3 <= width <= settings.MAX_SCORED_COLUMNS:
         return None
     (x_map, new_x), (y_map, new_y) = x.fit_cached(
         y, ("scores", seed), lambda: (_fit_scores(x, y, seed), _fit_scores(y, x, seed))
@@ -190,7 +180,9 @@ class ScoreMap:
         scores, crossed = [], np.empty(side.categories.shape)
         for k, (code, levels) in enumerate(zip(side.categories.T, side.category_levels, strict=True)):
             total, count = _level_sums(code, levels, functions)
-            leading = np.linalg.svd(total / np.sqrt(count + PRIOR_ROWS)[:, None], full_matrices=False)[2][0]
+            leading = np.linalg.svd(
+                total / np.sqrt(count + settings.PRIOR_ROWS)[:, None], full_matrices=False
+            )[2][0]
             target = functions @ leading
             scores.append(_level_scores(code, levels, target))
             for half in (first, ~first):
@@ -220,4 +212,4 @@ def _level_sums(code: np.ndarray, levels: int, functions: np.ndarray) -> tuple[n
 
 def _level_scores(code: np.ndarray, levels: int, target: np.ndarray) -> Float[np.ndarray, "level"]:
     total, count = _level_sums(code, levels, target[:, None])
-    return np.append(total[:, 0] / (count + PRIOR_ROWS), 0.0)
+    return np.append(total[:, 0] / (count + settings.PRIOR_ROWS), 0.0)
