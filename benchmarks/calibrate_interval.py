@@ -1,4 +1,4 @@
-"""Calibrates estimate and interval on random problems (generators/calibration.py); writes calibration.json.
+"""Calibrates the interval on random problems (generators/calibration.py); writes calibration.json.
 
     python benchmarks/calibrate_interval.py FILE.jsonl [--samples 300:200,1000:50] [--seconds S] [--write]
 
@@ -17,8 +17,7 @@ of rows and version of the estimator. The same command continues. From them foll
 
 Factors are those of problems under coefficients that did not see them (five folds of problems). Prints coverage and
 width by another such cross-validation around all of it, the choice of the signs included. `--write` stores the result
-in the package. `--rates` prints nothing but the error of the estimate for some rates of flexible families
-(`FLEXIBLE_RATE` in settings.py).
+in the package.
 """
 
 import argparse
@@ -53,8 +52,6 @@ QUANTILE_ABOVE = 0.8
 MIN_TRUTH = 0.25  # nats: interval scores of weaker dependence are divided by this
 FOLDS = 5
 CONFIDENCES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
-RATES = (1.0, 0.7, 0.5, 0.4)
-MIN_CHANGE = 0.003  # nats; a smaller change of an error is none
 MIN_ERROR = 0.02  # nats, added to every standard error
 STATEMENT = (
     "Of {problems} samples of {rows} rows from the random problems of benchmarks/generators/calibration.py, the interval "
@@ -121,7 +118,7 @@ def score(record: Record, coefficients: Calibration) -> float:
     unit_factor = replace(coefficients, confidences=(0.9,), factors=(1.0,))
     result = estimate_from(FoldSummary.from_json(record), 0.9, unit_factor)
     down, up = result.half_widths
-    distance = record["truth"] - result.centre
+    distance = record["truth"] - result.nats
     return distance / up if distance > 0 else -distance / down
 
 
@@ -192,31 +189,12 @@ def report(records: list[Record]) -> None:
         )
 
 
-def report_rates(records: list[Record]) -> None:
-    """Errors of the estimate by the rate at which flexible families learn (`FLEXIBLE_RATE`)."""
-    print("rate: mean error in units of sampling error, mean, median; nearer than with rate 1, farther")
-    truth = np.array([record["truth"] for record in records])
-    summaries = [FoldSummary.from_json(record) for record in records]
-    weight = 1 / (MIN_ERROR + np.array([summary.error for summary in summaries]))
-    errors = {
-        rate: np.abs([estimate_from(summary, 0.9, rate=rate).nats for summary in summaries] - truth)
-        for rate in RATES
-    }
-    for rate, error in errors.items():
-        change = error - errors[1.0]
-        print(
-            f"{rate:.1f}  {np.average(error, weights=weight):.4f}  {error.mean():.4f}  {np.median(error):.4f}  "
-            f"{(change < -MIN_CHANGE).sum()}  {(change > MIN_CHANGE).sum()}"
-        )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("file", type=Path)
     parser.add_argument("--samples", default="300:200,1000:50")
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--rates", action="store_true")
     args = parser.parse_args()
     sizes = [pair.split(":") for pair in args.samples.split(",")]
     keys = [f"{index} {rows}" for rows, problems in sizes for index in range(int(problems))]
@@ -227,9 +205,6 @@ def main() -> None:
     truths = run_recorded(args.file.with_suffix(".truths"), problems, measure_truth)
     truth = {record["key"]: record["truth"] for record in truths}
     records = [{**record, "truth": truth[record["key"].split()[0]]} for record in samples if record["fitted"]]
-    if args.rates:
-        report_rates(records)
-        return
     report(records)
     fitted = calibrate(records, choose_signs(records))
     rows = " and ".join(rows for rows, _ in sizes)

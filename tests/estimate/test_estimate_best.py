@@ -70,35 +70,6 @@ def test_the_interval_is_the_weighted_signs() -> None:
     assert result.learning == pytest.approx({"learned": 0.6, "unseen": 0.5, "half": 0.45})
 
 
-@pytest.mark.parametrize("confidence", [0.5, 0.9])
-def test_what_flexible_families_still_learn_moves_the_estimate_inside_the_interval(confidence: float) -> None:
-    """A loss of a n^-1/2 is 1 / (sqrt 2 - 1) times what halving the rows adds. The interval keeps its centre."""
-    learning = Signs.of(SUMMARY).learning
-    fixed, flexible = (
-        estimate_from(replace(SUMMARY, flexible=share), confidence, SIMPLE, rate=0.5) for share in (0.0, 0.4)
-    )
-    assert fixed.nats == fixed.centre == flexible.centre
-    whole = learning / (math.sqrt(2) - 1)
-    assert flexible.nats == pytest.approx(0.5 + 0.6 * learning + 0.4 * whole)
-    assert flexible.interval[0] == fixed.interval[0]
-    assert flexible.interval[1] == max(fixed.interval[1], flexible.nats)
-    unclear = estimate_from(replace(SUMMARY, held_out=-0.1, flexible=1.0), confidence, SIMPLE)
-    assert unclear.nats == 0
-
-
-def test_a_curve_is_flexible_and_a_gaussian_is_not() -> None:
-    rng = np.random.default_rng(2)
-    x, e = rng.normal(size=(2, 200))
-    bend = summarise(cross_fit(check_pair(x, np.sin(3 * x) + 0.1 * e), 2, 0))
-    assert bend.flexible > 0.9
-    for fold in cross_fit(check_pair(x, x + e), 2, 0).folds:
-        weights = dict(zip(fold.stack.names, fold.stack.weights, strict=True))
-        fixed = sum(
-            w for name, w in weights.items() if name.startswith(("gaussian", "student", "independence"))
-        )
-        assert fold.stack.flexible_share() == pytest.approx(1 - fixed)
-
-
 def test_spreads_are_the_interval_without_sampling_error() -> None:
     """half width^2 = (z error)^2 + spread^2: what a sum or difference of estimates is made of."""
     result = estimate_from(SUMMARY, 0.9, SIMPLE)

@@ -12,7 +12,6 @@ from scipy.stats import multivariate_normal, norm
 
 import nearfar as nf
 from nearfar.core.scores import paired_scores
-from nearfar.estimate import baselines
 from nearfar.estimate.baselines import gaussian_information, ksg_information
 from nearfar.estimate.fit import CRITICS, CriticTraining, InitialisedCritic, SymmetricObjective, fit_critic
 from nearfar.estimate.measure import in_batch_arrangement, independent_arrangements, measure_bound
@@ -150,7 +149,7 @@ def test_ksg_is_its_formula_by_loops_and_by_both_searches(monkeypatch: pytest.Mo
         terms.append(digamma((dx < reach).sum()) + digamma((dy < reach).sum()))
     expected = digamma(3) + digamma(120) - np.mean(terms)
     assert ksg_information(x, y, neighbours=3) == pytest.approx(expected, abs=1e-9)
-    monkeypatch.setattr(baselines, "MAX_TREE_COLUMNS", 0)
+    monkeypatch.setattr("nearfar.estimate.settings.MAX_TREE_COLUMNS", 0)
     assert ksg_information(x, y, neighbours=3) == pytest.approx(expected, abs=1e-9)
 
 

@@ -3,8 +3,8 @@
     I(x; y | z)   = I((x, z); y) - I(z; y)
     TC(x1 .. xd)  = I(x1; x2) + I(x1, x2; x3) + ... + I(x1 .. x(d-1); xd)
 
-Differences and sums are taken row by row on the same folds, so that shared errors cancel. What the centres of the
-intervals add for what is still to be learned counts as far as the sum of what was measured is clearly above zero.
+Differences and sums are taken row by row on the same folds, so that shared errors cancel. What the estimates add for
+what is still to be learned counts as far as the sum of what was measured is clearly above zero.
 """
 
 import math
@@ -38,7 +38,7 @@ class Derived(NatsResult):
     interval: tuple[float, float]
     confidence: float
     certificate: Certificate
-    terms: tuple[float, ...]  # nats, centres of the intervals it is made of
+    terms: tuple[float, ...]  # nats of the estimates it is made of
     samples: int
     warnings: tuple[str, ...] = ()
 
@@ -180,9 +180,9 @@ def _combine(
     total = sum(sign * value for sign, value in zip(signs, values, strict=True))
     per_unit = np.bincount(unit, total) / np.bincount(unit)
     error = float(per_unit.std() / math.sqrt(len(per_unit)))
-    held_out = [min(estimate.centre, max(0.0, estimate.learning["unseen"])) for estimate in best]
+    held_out = [min(estimate.nats, max(0.0, estimate.learning["unseen"])) for estimate in best]
     measured = sum(sign * part for sign, part in zip(signs, held_out, strict=True))
-    missing = sum(sign * (e.centre - part) for sign, e, part in zip(signs, best, held_out, strict=True))
+    missing = sum(sign * (e.nats - part) for sign, e, part in zip(signs, best, held_out, strict=True))
     nats = measured + certainty(measured, error) * missing
     # the upper spread of a subtracted term is a lower spread of the total
     z = float(norm.ppf((1 + confidence) / 2))
@@ -202,7 +202,7 @@ def _combine(
         (max(0.0, nats - down), max(0.0, nats) + up),
         confidence,
         Certificate("not covered", CONDITION.format(kind, formula), None),
-        tuple(estimate.centre for estimate in best),
+        tuple(estimate.nats for estimate in best),
         rows,
         notes if all(estimate.fitted for estimate in best) else (*notes, UNFITTED),
     )

@@ -99,7 +99,7 @@ def estimate_kl(
     sides = table.values[:p_rows][complete[:p_rows]], table.values[p_rows:][complete[p_rows:]]
     for name, side in zip(("p", "q"), sides, strict=True):
         if len(side) < settings.MIN_SAMPLES:
-            raise UserError(f"{name} has {len(side)} samples; at least {MIN_SAMPLES} are needed")
+            raise UserError(f"{name} has {len(side)} samples; at least {settings.MIN_SAMPLES} are needed")
         if not np.isfinite(side).all():
             raise UserError(f"{name} holds a value that is not finite; every value must be")
     z = np.vstack(sides)

@@ -1,14 +1,12 @@
 """One rule for the best estimate and its interval: of mutual information, of sums and differences, of divergences.
 
     held out    mean log r of unseen rows - log of the mean of r under independence
-    centre      held out + max(curve, fit / 2), where held out is clearly above zero
-    interval    centre - factor * below  to  centre + factor * above
-    nats        centre + flexible share * (1 / (2^rate - 1) - 1) * max(curve, fit / 2), inside the interval
+    nats        held out + max(curve, fit / 2), where held out is clearly above zero
+    interval    nats - factor * below  to  nats + factor * above
 
 A mean over unseen rows is low by the divergence of the truth from the ratio: k / 2n for k parameters. Two things
 measure it. Halving the rows adds as much again (`curve`), and training rows look better by twice as much (`fit`,
-Akaike 1974). Rows of a level that training did not see are taken to be like the others. A flexible family, such as
-a forest, has no fixed k. Its loss falls like n^-rate, and halving shows 2^rate - 1 of it.
+Akaike 1974). Rows of a level that training did not see are taken to be like the others.
 
 What no ratio expresses is not measured by the rows. A higher KSG is a sign of it, and so are many columns beside
 few rows. `below` and `above` are sums of such signs (`Signs`) with coefficients that are calibrated across problems of
@@ -50,7 +48,6 @@ class FoldSummary:
     model_based: bool  # too few pairs carry the normaliser: the ratio's own is used
     references: References
     fitted: bool = True  # whether any ratio could be fitted in every fold
-    flexible: float = 0.0  # share of the weight on families without a fixed number of parameters
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> "FoldSummary":
@@ -122,16 +119,16 @@ class Calibration:
 @cache
 def calibration_table() -> Calibration:
     stored = json.loads(files("nearfar.estimate").joinpath("calibration.json").read_text())
-    confidences, factors = tuple(stored["confidences"]), tuple(stored["factors"])
-    return Calibration(stored["below"], stored["above"], confidences, factors)
+    return Calibration(
+        stored["below"], stored["above"], tuple(stored["confidences"]), tuple(stored["factors"])
+    )
 
 
 @dataclass(frozen=True)
 class BestEstimate:
     nats: float
-    centre: float  # of the interval, at most `nats`
     interval: tuple[float, float]
-    half_widths: tuple[float, float]  # below and above the centre, before ends are cut at zero
+    half_widths: tuple[float, float]  # below and above the estimate, before ends are cut at zero
     spread: tuple[float, float]  # the part of them that is not sampling error
     model_based: bool
     fitted: bool
@@ -161,7 +158,6 @@ def summarise(fit: CrossFit) -> FoldSummary:
         model_based=any(normaliser(fold) == 0.0 and fold.log_mean != 0.0 for fold in folds),
         references=fit.references,
         fitted=all(fold.stack.candidates for fold in folds),
-        flexible=float(np.mean([fold.stack.flexible_share() for fold in folds])),
     )
 
 
@@ -179,17 +175,10 @@ def _held_out(folds: list[FittedFold], units: int) -> tuple[float, float]:
     return held_out, max(error, math.sqrt(mean_expected_variance(folds) / units))
 
 
-def estimate_from(
-    summary: FoldSummary,
-    confidence: float,
-    table: Calibration | None = None,
-    rate: float = settings.FLEXIBLE_RATE,
-) -> BestEstimate:
-    """`rate`: exponent by which the loss of flexible families falls with the rows; 1 is that of the others."""
+def estimate_from(summary: FoldSummary, confidence: float, table: Calibration | None = None) -> BestEstimate:
     table = table or calibration_table()
     signs = Signs.of(summary)
-    centre = summary.held_out + signs.learning
-    nats = centre + summary.flexible * (1 / (2**rate - 1) - 1) * signs.learning
+    nats = summary.held_out + signs.learning
     factor = table.factor(confidence)
     down = factor * math.hypot(signs.weighted(table.below), settings.MIN_SPREAD)
     # a row of an unseen level may tell anything from 0 to log n nats
@@ -201,13 +190,12 @@ def estimate_from(
     unnoticed = float(chi2.ppf(confidence, 1)) / (2 * summary.units)
     # there is no upper end if no ratio was fitted, or beyond what this many rows can show
     limited = summary.fitted and nats <= highest
-    upper = float(max(unnoticed, nats, max(0.0, centre) + up)) if limited else math.inf
+    upper = float(max(unnoticed, max(0.0, nats) + up)) if limited else math.inf
     sampling = float(norm.ppf((1 + confidence) / 2)) * summary.error
     beyond = [math.sqrt(max(0.0, side**2 - sampling**2)) for side in (down, up)]
     return BestEstimate(
         float(min(highest, max(0.0, nats))),
-        float(min(highest, max(0.0, centre))),
-        (float(min(highest, max(0.0, centre - down))), upper),
+        (float(min(highest, max(0.0, nats - down))), upper),
         (down, up),
         (beyond[0], beyond[1] if limited else math.inf),
         summary.model_based,

@@ -158,7 +158,7 @@ def _usable(data: ColumnTable) -> tuple[list[int], dict[str, str]]:
         present = data.values[~np.isnan(data.values[:, column]), column]
         if len(present) < settings.MIN_COLUMN_ROWS:
             left_out[name] = (
-                f"{len(present)} of {len(data.values)} rows have a value; at least {MIN_COLUMN_ROWS} needed"
+                f"{len(present)} of {len(data.values)} rows have a value; at least {settings.MIN_COLUMN_ROWS} needed"
             )
         elif not np.isfinite(present).all():
             left_out[name] = "it has infinite values"

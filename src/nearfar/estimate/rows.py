@@ -233,7 +233,7 @@ def group_numbers(groups: Any, samples: int) -> Int[np.ndarray, "sample"]:
     distinct, number = np.unique(labels, return_inverse=True)
     if len(distinct) < settings.MIN_GROUPS:
         raise UserError(
-            f"groups names {len(distinct)} groups; at least {MIN_GROUPS} are needed, since rows of one group "
+            f"groups names {len(distinct)} groups; at least {settings.MIN_GROUPS} are needed, since rows of one group "
             "count as one"
         )
     return number

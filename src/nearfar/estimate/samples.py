@@ -67,7 +67,7 @@ def gap_notes(complete: Bool[np.ndarray, "sample"]) -> tuple[str, ...]:
 def _check_side(side: ColumnTable, rows: np.ndarray, name: str) -> Array:
     array = side.values[rows]
     if len(array) < settings.MIN_SAMPLES:
-        raise UserError(f"{name} has {len(array)} samples; at least {MIN_SAMPLES} are needed")
+        raise UserError(f"{name} has {len(array)} samples; at least {settings.MIN_SAMPLES} are needed")
     bad = ~np.isfinite(array)
     if bad.any():
         row, column = (int(i) for i in np.argwhere(bad)[0])

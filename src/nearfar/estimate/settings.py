@@ -173,8 +173,6 @@ MIN_FOREST_RATIO: Numerical[float] = 1e-3
 MAX_UNSEEN_LEVELS: Judgement[float] = 0.9  # share of rows with unseen levels from which extrapolation stops
 # standard errors from which the interval treats folds as independent
 CLEARLY_ABOVE_ZERO: Judgement[float] = 3.0
-# the loss of flexible families falls like the rows to minus this; benchmarks/calibrate_interval.py --rates compares
-FLEXIBLE_RATE: Judgement[float] = 0.5
 MIN_SPREAD: Numerical[float] = 0.002  # nats of an interval
 KSG_NEIGHBOURS: Judgement[int] = 5
 MAX_TREE_COLUMNS: Resource[int] = 10  # beyond, a search tree visits nearly all pairs

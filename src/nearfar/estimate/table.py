@@ -98,7 +98,7 @@ def mi_over_lags(
     size = block or max(_memory(first), _memory(second)) + longest
     if steps // size < settings.MIN_TIME_BLOCKS:
         raise UserError(
-            f"{steps} steps in blocks of {size} are {steps // max(1, size)} blocks; at least {MIN_TIME_BLOCKS} "
+            f"{steps} steps in blocks of {size} are {steps // max(1, size)} blocks; at least {settings.MIN_TIME_BLOCKS} "
             "are needed: a longer series, a shorter lag, or block= if you know that they forget sooner"
         )
     options = {"baselines": False, "folds": min(settings.TIME_FOLDS, steps // size // 10), **options}

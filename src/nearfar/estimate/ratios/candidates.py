@@ -53,14 +53,6 @@ LEADERS: dict[str, tuple[str, ...]] = {
     "network": tuple(name for name in CANDIDATES if name.startswith(("mixture", "local", "shrunk", "forest")))
 }
 
-# families that learn more slowly than those with a fixed number of parameters. A local Gaussian learns as slowly, but
-# lies at a training row itself, so that the gain of rows by being learned from says too much
-FLEXIBLE = tuple(
-    name
-    for name in CANDIDATES
-    if not name.startswith(("gaussian", "student", "counts", "levels", "shrunk", "local"))
-)
-
 # of all columns together, where blocks of them are found: what needs no few columns
 BESIDE_BLOCKS = {
     name: fit

@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 
 from nearfar.estimate import settings
 from nearfar.estimate.ratios.blocks import BlockRatio, find_blocks
-from nearfar.estimate.ratios.candidates import BESIDE_BLOCKS, CANDIDATES, FLEXIBLE, LEADERS
+from nearfar.estimate.ratios.candidates import BESIDE_BLOCKS, CANDIDATES, LEADERS
 from nearfar.estimate.ratios.sides import Fit, Ratio, SideRows
 
 BLOCKS = "blocks of columns"
@@ -39,17 +39,6 @@ class Stack:
 
     def cross(self, x: SideRows, y: SideRows) -> np.ndarray:
         return self._mix(np.zeros((len(x), len(y))), [ratio.cross(x, y) for ratio in self.ratios])
-
-    def flexible_share(self) -> float:
-        """The weight of flexible families; of blocks of columns, the mean over the blocks."""
-        share = 0.0
-        for name, weight, ratio in zip(self.names[1:], self.weights[1:], self.ratios, strict=True):
-            if isinstance(ratio, BlockRatio):
-                parts = [part.flexible_share() for part in ratio.ratios if isinstance(part, Stack)]
-                share += float(weight) * float(np.mean(parts))
-            elif name in FLEXIBLE:
-                share += float(weight)
-        return share
 
     def _mix(self, zeros: np.ndarray, log_ratios: list[np.ndarray]) -> np.ndarray:
         total = zeros + self.weights[0]
