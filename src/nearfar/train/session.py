@@ -110,6 +110,7 @@ class Session:
             options=settings.optimizer_options,
             scales=optimisers.layer_scales(self.method, backbones_of(self.method), settings.layer_decay),
             strategy=strategy,
+            precision=precision,
         )
         # a mask may hold infinities, and so may a running mean that has seen nothing yet
         self.unbounded = [
