@@ -156,7 +156,12 @@ def _quality(args: argparse.Namespace) -> int:
         check_backbone(args.backbone)
     batch = args.batch_size or 256
     check_whole("--batch-size", batch, 2)
-    variants = dict(map(_variant, args.arm))
+    named, usual = [*map(_variant, args.arm)], [arm.name for arm in quality_arms(args.backbone, batch, {})]
+    variants, names = dict(named), [*usual, *(name for name, _ in named)]
+    if len({*names}) < len(names):
+        raise UserError(
+            f"--arm was {', '.join(args.arm)}; expected names once each, other than {', '.join(usual)}"
+        )
     arms = quality_arms(args.backbone, batch, variants)
     names = [name.strip() for name in (args.only or "nearfar,lightly").split(",")]
     selected = [arm for arm in arms if arm.name.startswith(tuple(names)) or arm.name in variants]
