@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from nearfar.core.layout import is_unsafe, to_channels_last
+from nearfar.core.networks import is_unsafe, to_channels_last
 from nearfar.parts.encoders import backbone
 from nearfar.system.machine import try_strided_convolution
 from tests.helpers import run_python
@@ -25,7 +25,7 @@ def child(*words: object) -> "subprocess.CompletedProcess[str]":
 
 GRADIENT = """
 import sys, torch
-from nearfar.core.layout import to_channels_last
+from nearfar.core.networks import to_channels_last
 torch.manual_seed(0)
 channels = int(sys.argv[1])
 layer = to_channels_last(torch.nn.Conv2d(channels, 16, 1, stride=2, bias=False))

@@ -1,4 +1,4 @@
-"""Trainings on images that studies share: a recipe on a small budget, evaluated, baselines beside.
+"""Trainings on images that studies share: a recipe on a small budget, evaluated together with baselines.
 
 The fields of `ImageSetup` are options of each such study. Any other key=value is a setting of every recipe it
 trains (lr=1e-3, views.rotate=0.5), unless the study itself varies it.
@@ -28,7 +28,7 @@ from nearfar.config.recipes import RECIPES
 from nearfar.config.resolving import ALIASES, all_keys, resolve
 from nearfar.config.schema import settable, unknown
 from nearfar.config.settings import Settings
-from nearfar.core.layout import keep_contiguous
+from nearfar.core.networks import keep_contiguous
 from nearfar.core.schedules import Progress, cosine
 from nearfar.data import Stream, open_data
 from nearfar.errors import UserError, check_whole
@@ -162,13 +162,13 @@ class ImageSetup:
         probe_every: float = 0.0,
         held_out: float = 0.0,
     ) -> Settings:
-        own = {
+        of_setup = {
             "epochs": self.epochs,
             "batch_size": self.batch,
             "image_size": self.size,
             "backbone": self.backbone,
         }
-        fixed = {**own, **ONE_CORE, "seed": seed, "probe_every": probe_every, "held_out": held_out}
+        fixed = {**of_setup, **ONE_CORE, "seed": seed, "probe_every": probe_every, "held_out": held_out}
         return resolve(recipe, self.data, changes, fixed)
 
 
