@@ -4,8 +4,10 @@ Their signals, exit codes and files are real. What happens while Python starts o
 closed streams) needs a fresh interpreter: `helpers.run_python`.
 """
 
+import atexit
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,6 +63,7 @@ class Forked:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         folder = Path(tempfile.mkdtemp(prefix="forked-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
         self._streams = folder / "out", folder / "err"
         for stream in self._streams:
             stream.touch()
