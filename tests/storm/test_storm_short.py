@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2]
 # (part, first seed, cases), those of one process together: all in about a minute of one core. The crowd of 100,000 files waits for
 # the long storm; the kill and the mishap (a full disk) happen to one job, so that what it should come to is found once
 SHORT = {
-    "files": (("files", 1000, 30), ("settings", 1000, 40), ("parsers", 1000, 11)),
-    "folders": (("folders", 1000, 30), ("compositions", 1000, 12), ("odd", 1000, 20), ("odd", 1049, 1)),
+    "files": (("files", 1000, 60), ("settings", 1000, 100), ("parsers", 1000, 22)),
+    "folders": (("folders", 1000, 30), ("compositions", 1000, 12), ("odd", 1000, 40), ("odd", 1049, 1)),
     "commands": (("kills", 1010, 1), ("mishaps", 1005, 1), ("faults", 1000, 2)),
 }
 RUN = """
