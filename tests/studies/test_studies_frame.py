@@ -306,8 +306,12 @@ def test_workers_do_not_outlive_the_study(tmp_path: Path) -> None:
     finally:
         study.kill()
         study.wait()
-    while any(map(is_alive, workers)):  # loops for ever if they were left behind
+    end = time.monotonic() + 200  # they would sleep for 300 seconds
+    while alive := any(map(is_alive, workers)):
+        if time.monotonic() > end:
+            break
         time.sleep(0.1)
+    assert not alive
 
 
 def is_alive(pid: int) -> bool:

@@ -6,7 +6,7 @@ marginal (NCE) and from the most similar half and tenth of it (CNCE by Ball); me
 over many draws. The paper's App. C varies k in training and reports accuracy; its claim about the estimate is
 Thm 3.2.
 
-Both conditions are measured beside it, anchor by anchor: that the least similar of S_B reaches c(u) (Thm 3.1;
+Both conditions are measured too, anchor by anchor: that the least similar of S_B reaches c(u) (Thm 3.1;
 for the true log-ratio c(u) = 1), and that Z varies no more over S_B than over its complement (Thm 3.2).
 
 Command: nearfar study bias-variance     Cost: about a minute on one core.

@@ -1,4 +1,4 @@
-"""What a study is: an experiment of a paper, run again, with its figures beside the paper's.
+"""What a study is: an experiment of a paper, run again, its figures compared with the paper's.
 
     @study("binary", "what it shows, in a line")
     def run(workspace: Workspace, p: float = 0.5) -> StudyResult: ...
@@ -23,7 +23,7 @@ from nearfar.sweeps.engine import Cell, CellStore, Compute, run_cells
 
 TableValue = float | str | None  # a number, a claim in words, or nothing
 Values = Mapping[str, Any]  # of a cell, as JSON
-Chosen = TypeVar("Chosen")
+Option = TypeVar("Option")
 ArmKey = TypeVar("ArmKey", bound=Hashable)
 StudyFunction = TypeVar("StudyFunction", bound=Callable[..., Any])
 
@@ -125,7 +125,7 @@ class StudyResult:
         }
 
 
-def choose(words: str, allowed: Mapping[str, Chosen], kind: str) -> dict[str, Chosen]:
+def choose(words: str, allowed: Mapping[str, Option], kind: str) -> dict[str, Option]:
     """Those that a list such as `ring,curricula` names, or `all`."""
     names = list(allowed) if words == "all" else [word.strip() for word in words.split(",")]
     for name in names:

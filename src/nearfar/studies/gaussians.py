@@ -3,7 +3,7 @@
 A critic learns from fresh batches of 128 pairs while the information rises by 2 nats every 4,000 steps;
 negatives are the other pairs of the batch. The value of a level is the mean over the second half of its
 steps, each batch scored before the critic learns from it; the standard deviation over the same steps stands
-beside, since the paper claims a trade: a smaller alpha reduces bias and adds variance. With negatives from
+too, since the paper claims a trade: a smaller alpha reduces bias and adds variance. With negatives from
 the batch nothing is proven of ML-CPC, and alpha-CPC does exceed the truth.
 
 The arm `proven` shows how far a proof reaches: 256 anchors, each with 1,023 negatives of its own, alpha the

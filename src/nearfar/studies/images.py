@@ -1,4 +1,4 @@
-"""Trainings on images that studies share: a recipe on a small budget, evaluated, baselines beside.
+"""Trainings on images that studies share: a recipe on a small budget, evaluated together with baselines.
 
 The fields of `ImageSetup` are options of each such study. Any other key=value is a setting of every recipe it
 trains (lr=1e-3, views.rotate=0.5), unless the study itself varies it.
@@ -159,13 +159,13 @@ class ImageSetup:
         probe_every: float = 0.0,
         held_out: float = 0.0,
     ) -> Settings:
-        own = {
+        of_setup = {
             "epochs": self.epochs,
             "batch_size": self.batch,
             "image_size": self.size,
             "backbone": self.backbone,
         }
-        fixed = {**own, **ONE_CORE, "seed": seed, "probe_every": probe_every, "held_out": held_out}
+        fixed = {**of_setup, **ONE_CORE, "seed": seed, "probe_every": probe_every, "held_out": held_out}
         return resolve(recipe, self.data, changes, fixed)
 
 

@@ -126,7 +126,7 @@ def thresholds(setup: ImageSetup, begin: str = "0,0.25,0.5") -> Comparison:
     """Instance discrimination with everyone up to a moment (`begin`), then only the most similar.
 
     The paper continues from checkpoints of one base run at epochs 0, 50 and 100 of 200. An edge that jumps at
-    that moment is the same computation, since a ring of everyone is no ring.
+    that moment is the same computation, since a ring of everyone drops no candidate.
     """
     moments = read_moments(begin)
     arms, paper = {ALL_CANDIDATES: StudyArm("instdisc")}, dict[str, TableValue]()
@@ -154,7 +154,7 @@ def thresholds(setup: ImageSetup, begin: str = "0,0.25,0.5") -> Comparison:
 # ----------------------------------------------------------------------------------- number of negatives
 
 NUMBERS = (16, 32, 64, 128, 256, 512, 1024, 4096)  # App. C
-QUEUE_NUMBERS = (256, 512, 1024, 4096)  # a queue is no smaller than a batch
+QUEUE_NUMBERS = (256, 512, 1024, 4096)  # a queue is at least as large as a batch
 
 
 @comparison_study(

@@ -87,7 +87,7 @@ def state_counts(paper: str) -> Mapping[str, int]:
 
 
 def page() -> str:
-    """The page of all items, written anew whenever the site is built; its links are relative to docs/."""
+    """The page of all items, rewritten whenever the site is built; its links are relative to docs/."""
     lines = [
         "# The five papers, number by number",
         "",
