@@ -10,14 +10,14 @@ from PIL import Image
 from torch import nn
 
 from nearfar.cli import main
-from nearfar.core.layout import is_unsafe, to_channels_last
+from nearfar.core.networks import is_unsafe, to_channels_last
 from nearfar.parts.encoders import backbone
 from nearfar.system.machine import try_strided_convolution
 from tests.forked import run_command
 
 GRADIENT = """
 import sys, torch
-from nearfar.core.layout import to_channels_last
+from nearfar.core.networks import to_channels_last
 torch.manual_seed(0)
 for channels in map(int, sys.argv[1:]):
     print(channels, flush=True)

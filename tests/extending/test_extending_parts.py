@@ -1,5 +1,5 @@
 """Fifteen additions, each done once: a file of `examples/extending` and the one line that names it.
-docs/extending.md, docs/modalities.md and docs/hooks.md have the tables.
+docs/extending.md has the table.
 
 A part named in its room's `PARTS` must then be complete: settings checked, trained with, resumed, in `nearfar
 recipes`, on the page of methods, in a report."""
