@@ -4,6 +4,7 @@ column `label` holds classes) and .npz."""
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ def frame(data: Any, name: str) -> pa.Table:
         columns = pa.table({title: _without_views(columns.column(title)) for title in columns.column_names})
     except UserError:
         raise
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"data {name!r} cannot be read as a table: {error_reason(error)}.") from error
     index = [one for one in metadata.get("index_columns", ()) if one in columns.column_names]
     return columns.drop_columns(index)
@@ -157,7 +158,7 @@ def npy(path: Path, name: str) -> np.ndarray:
     check_data_file(path, name)
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, TokenError) as error:  # numpy parses the header as Python
         raise UserError(f"data {name!r} cannot be read as .npy: {error_reason(error)}.") from error
 
 

@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -45,7 +46,7 @@ def read_weights(path: Path, key: str = "init") -> dict[str, Tensor]:
     """The tensors of a file by name; code in a pickle is never run."""
     try:
         if path.suffix == ".safetensors":
-            loaded = load_tensors(path)
+            loaded: Any = load_tensors(path)
         else:
             check_zip(path)
             check_memory(path, check_regular(path))

@@ -137,7 +137,8 @@ def text_labels(column: Any, location: str, name: str) -> np.ndarray:
             f"{LONGEST_LABEL:,}."
         )
     try:
-        check_memory(name, len(column) * 4 * max(1, longest))  # numpy has 4 bytes for a character
+        # numpy has 4 bytes for a character, and np.unique a sorted copy; a list of them is between
+        check_memory(name, 3 * len(column) * 4 * max(1, longest))
     except OSError as problem:
         raise UserError(f"{location}: the texts of `{name}` take {problem.strerror}.") from None
     return np.array(column.to_pylist(), dtype=np.str_)
