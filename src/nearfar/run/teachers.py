@@ -220,7 +220,7 @@ def _classifier(weights: dict[str, Tensor], width: int, spec: str) -> nn.Linear 
     return table
 
 
-# ------------------------------------------------------------------------------------------- beside a student
+# ----------------------------------------------------------------------------------- teacher of a student
 
 
 class Guide:
