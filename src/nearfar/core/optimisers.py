@@ -7,7 +7,6 @@ parameter is found by its name, not by its place in a list.
 
 import inspect
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -43,11 +42,8 @@ def eager(kind: type[_Kind]) -> type[_Kind]:
     return type(kind.__name__, (kind,), {"__doc__": kind.__doc__, "step": step, **methods})
 
 
-class GroupOptimizer(Optimizer):
-    """Moves group by group the weights that have a gradient."""
-
-    @abstractmethod
-    def move(self, group: Mapping[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> None: ...
+class _MomentumOptimizer(Optimizer):
+    """An optimiser whose step is `update` of each group of weights that have a gradient."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -56,13 +52,29 @@ class GroupOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            weights = [weight for weight in group["params"] if weight.grad is not None]
+            weights = [w for w in group["params"] if w.grad is not None]
             if weights:
-                self.move(group, weights, [weight.grad for weight in weights])
+                self.update(group, weights)
         return loss
 
+    def update(self, group: Mapping[str, Any], weights: list[Tensor]) -> None:
+        """Moves the weights of a group."""
+        raise NotImplementedError
 
-class LARS(GroupOptimizer):
+    def velocities(
+        self, group: Mapping[str, Any], updates: list[Tensor], weights: list[Tensor]
+    ) -> list[Tensor]:
+        """v ← m v + update for each tensor of a group; v is its `momentum_buffer`, zero at first."""
+        for weight in weights:
+            if "momentum_buffer" not in self.state[weight]:
+                self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+        velocities = [self.state[weight]["momentum_buffer"] for weight in weights]
+        torch._foreach_mul_(velocities, group["momentum"])
+        torch._foreach_add_(velocities, updates)
+        return velocities
+
+
+class LARS(_MomentumOptimizer):
     """Layer-wise adaptive rate scaling (You et al. 2017), for very large batches.
 
         λ = η |w| / (|g| + β |w|)        trust: η = `trust`, β = `weight_decay`
@@ -86,29 +98,14 @@ class LARS(GroupOptimizer):
         }
         super().__init__(params, defaults)
 
-    def move(self, group: Mapping[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> None:
-        updates = _scaled_gradients(weights, gradients, group)
-        velocities = _velocities(self.state, weights, updates, group["momentum"])
+    def update(self, group: Mapping[str, Any], weights: list[Tensor]) -> None:
+        velocities = self.velocities(group, _scaled_gradients(weights, group), weights)
         torch._foreach_add_(weights, velocities, alpha=-group["lr"])
 
 
-def _velocities(
-    state: Mapping[Tensor, dict[str, Tensor]], weights: list[Tensor], updates: list[Tensor], momentum: float
-) -> list[Tensor]:
-    """v ← m v + update for each tensor of a group; v is its `momentum_buffer`, zero at first."""
-    for weight in weights:
-        if "momentum_buffer" not in state[weight]:
-            state[weight]["momentum_buffer"] = torch.zeros_like(weight)
-    velocities = [state[weight]["momentum_buffer"] for weight in weights]
-    torch._foreach_mul_(velocities, momentum)
-    torch._foreach_add_(velocities, updates)
-    return velocities
-
-
-def _scaled_gradients(
-    weights: list[Tensor], gradients: list[Tensor], group: Mapping[str, Any]
-) -> list[Tensor]:
+def _scaled_gradients(weights: list[Tensor], group: Mapping[str, Any]) -> list[Tensor]:
     """λ (g + β w) for each tensor of a group."""
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
     updates = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
     if not group["adapt"]:
         return updates
@@ -119,7 +116,7 @@ def _scaled_gradients(
     return updates
 
 
-class Muon(GroupOptimizer):
+class Muon(_MomentumOptimizer):
     """Orthogonalised momentum (Jordan et al. 2024) for weights of two and more dimensions.
 
         v ← m v + g                      m = `momentum`
@@ -136,8 +133,9 @@ class Muon(GroupOptimizer):
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "adapt": True}
         super().__init__(params, {**defaults, "precision": None})
 
-    def move(self, group: Mapping[str, Any], weights: list[Tensor], gradients: list[Tensor]) -> None:
-        velocities = _velocities(self.state, weights, gradients, group["momentum"])
+    def update(self, group: Mapping[str, Any], weights: list[Tensor]) -> None:
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        velocities = self.velocities(group, gradients, weights)
         updates = list(torch._foreach_add(gradients, velocities, alpha=group["momentum"]))
         updates = [_muon_update(u, group["precision"]) if group["adapt"] else u.sign() for u in updates]
         torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
@@ -163,13 +161,13 @@ def orthogonalised(
     0.03 of those of float32. Rounding makes small eigenvalues of x xᵀ negative, which more than three
     iterations would blow up; then x xᵀ is computed again.
     """
-    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-    wide = wide / wide.norm().clamp(min=torch.finfo(matrix.dtype).tiny)
+    short_side_first = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    short_side_first = short_side_first / short_side_first.norm().clamp(min=torch.finfo(matrix.dtype).tiny)
     is_half = precision is torch.bfloat16
-    wide = wide.bfloat16() if is_half else wide
+    x = short_side_first.bfloat16() if is_half else short_side_first
     for iterations in (3, 2) if is_half else (5,):
-        wide = _newton_schulz(wide @ wide.T, iterations) @ wide
-    result = wide.to(matrix.dtype)
+        x = _newton_schulz(x @ x.T, iterations) @ x
+    result = x.to(matrix.dtype)
     return result if matrix.shape[0] <= matrix.shape[1] else result.T
 
 
