@@ -4,9 +4,6 @@ import hashlib
 import io
 import json
 import os
-import signal
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -28,6 +25,7 @@ from nearfar.data.row_groups import SPARE
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
 from nearfar.system.files import machine_mark
+from tests.forked import Forked
 
 COUNT = 90
 
@@ -169,13 +167,10 @@ def test_pack_resumes_after_kill_9(tmp_path: Path, small_groups: None) -> None:
     (tmp_path / "source" / "class0" / "bad.png").write_bytes(b"nothing")
     pack(spec, tmp_path / "whole")
     out = tmp_path / "cut"
-    words = [sys.executable, "-c", KILLED, spec, str(out)]
-    child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    assert child.stdout.readline().startswith("shard 1 of")
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
-    child.stdout.close()
+    child = Forked(spec, out, code=KILLED)
+    child.wait_until(lambda: "\n" in child.stdout)
+    assert child.stdout.startswith("shard 1 of"), child.stderr
+    child.kill()
     packed_content = content(out)
     (out / f".shard-00099.parquet.{child.pid}-{machine_mark()}0123abcd.writing").write_bytes(b"half a shard")
     assert MANIFEST not in packed_content

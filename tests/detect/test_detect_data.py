@@ -191,7 +191,6 @@ def test_grey_run_gets_luminance(grey: nf.Run, capsys: pytest.CaptureFixture[str
     result = detect_run(
         grey, "shapes:6", size=48, epochs=1, batch_size=2, class_agnostic=True, baseline=False
     )
-    assert 0 <= result["pretrained"]["bbox"]["map"] <= 1
     assert result["settings"]["class_agnostic"]
     assert result["split"] == {"of": "shapes:6", "share": 0.2, "seed": 0}
     assert "class-agnostic" in table(result)

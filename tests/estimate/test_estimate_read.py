@@ -1,8 +1,6 @@
 """Samples from files, by the command a user would type, in a process of its own where it matters."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -80,25 +78,10 @@ def test_files_that_cannot_be_used_get_one_sentence(folder: Path, spec: str, sen
     assert "\n" not in str(caught.value)
 
 
-def test_the_command_prints_one_json_object(folder: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "nearfar",
-        "mi",
-        str(folder / "x.npy"),
-        str(folder / "named.csv:a"),
-        "--json",
-        "--bound",
-        "ml-cpc",
-        "--alpha",
-        "0.5",
-        "--folds",
-        "2",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+def test_the_command_prints_one_json_object(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    sides = [str(folder / "x.npy"), str(folder / "named.csv:a")]
+    assert main(["mi", *sides, "--json", "--bound", "ml-cpc", "--alpha", "0.5", "--folds", "2"]) == 0
+    answer = json.loads(capfd.readouterr().out)
     assert answer["bound"] == "ml-cpc(alpha=0.5)"
     assert answer["certificate"]["status"] == "not covered"
     assert answer["samples"] == 120

@@ -183,7 +183,7 @@ def test_pictures_and_words_train_and_resume(tmp_path: Path) -> None:
     assert run.facts["step"] == resumed.facts["step"] == 3
     result = evaluate_run(resumed, spec, protocols=["knn"])
     assert result["retrieval"]["different"] == 2
-    assert 0 <= result["knn"]["top1"] <= 1
+    assert {"retrieval", "knn"} <= set(result)
 
 
 @pytest.mark.parametrize(

@@ -323,8 +323,10 @@ def test_averages_made_before_the_first_step_follow_a_memory(memory: str) -> Non
             average.update_parameters(method)
             if k == 0:
                 average.module.load_state_dict(method.state_dict())
-    copied.load_state_dict(method.state_dict())
-    restored.load_state_dict(method.state_dict())
+    for other in (copied, restored):
+        other.load_state_dict(method.state_dict())
+        for name, tensor in method.state_dict().items():
+            assert torch.equal(other.state_dict()[name], tensor), name
 
 
 def test_an_empty_copy_takes_keys_of_another_width() -> None:

@@ -278,3 +278,19 @@ def test_impossible_settings_are_refused(word: str, sentence: str, tmp_path: Pat
     with pytest.raises(nf.UserError, match=sentence):
         run_study(find_study("gaussians"), tmp_path, [word])
     assert not (tmp_path / "cells").exists()
+
+
+def test_some_of_the_bounds_can_be_run(tmp_path: Path) -> None:
+    """An arm that is finished is kept when further ones are asked for."""
+    study, words = find_study("gaussians"), ["arms=joint", "steps=2", "batch_size=4"]
+    first = run_study(study, tmp_path, [*words, "bounds=ML-CPC 0.001"]).result
+    assert {row.label.partition(",")[0] for row in first.tables[0].rows[:-1]} == {"ML-CPC 0.001"}
+    stored = {path: path.stat().st_mtime_ns for path in tmp_path.glob("cells/*/result.json")}
+    assert len(stored) == 1
+    both = run_study(study, tmp_path, [*words, "bounds=ML-CPC 0.001,ML-CPC 0.0001"]).result
+    assert (
+        both.tables[0].ours().items()
+        >= {k: v for k, v in first.tables[0].ours().items() if k != "curves"}.items()
+    )
+    assert "ML-CPC, I = 2: rises as alpha falls" in both.tables[1].ours()
+    assert all(path.stat().st_mtime_ns == time for path, time in stored.items())

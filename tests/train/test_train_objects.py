@@ -244,7 +244,7 @@ def test_a_prior_may_be_an_object(tmp_path: Path) -> None:
 
 
 def test_a_method_takes_no_further_parts() -> None:
-    with pytest.raises(nf.UserError, match="beside a Method"):
+    with pytest.raises(nf.UserError, match="together with a Method"):
         split_objects(own_method(), {"bound": "nwj"})
     with pytest.raises(nf.UserError, match="expected the name of a recipe"):
         split_objects(3)

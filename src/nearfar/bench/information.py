@@ -1,4 +1,4 @@
-"""`nearfar bench information`: the estimator on the 40 tasks of Czyż et al. 2023, beside rivals.
+"""`nearfar bench information`: the estimator on the 40 tasks of Czyż et al. 2023, compared with rivals.
 
 Rivals: KSG (Kraskov et al. 2004), CCA (Gaussian, by canonical correlations), and a separable network fitted
 by InfoNCE. The oracle is the mean of the exact log ratio over the same rows: its error is that of sampling
@@ -26,7 +26,7 @@ from nearfar.system.hardware import one_thread
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MIN_ORACLE_ERROR = 1e-3  # nats: a smaller error of the oracle is luck, and a ratio to it says nothing
+MIN_ORACLE_ERROR = 1e-3  # nats: smaller errors of the oracle are luck, so ratios to them mean nothing
 RIVALS = {"ksg": "KSG", "cca": "CCA", "network": "InfoNCE network"}
 ESTIMATORS = {"oracle": "oracle", "nats": "nearfar", **RIVALS}
 

@@ -81,7 +81,7 @@ class QualityBudget(NamedTuple):
         return {"data": self.train, "test": self.test}
 
     def settings_of(self, arm: QualityArm) -> dict[str, Any]:
-        """What the results of an arm depend on, beside the seed and the machine."""
+        """What the results of an arm depend on, except the seed and the machine."""
         return {**self.data(), "epochs": self.epochs, "probes": self.probes, **arm.settings}
 
     def load_sets(self) -> tuple[DataSet, DataSet]:
@@ -131,10 +131,10 @@ def lightly_trainer(network: str, batch: int, data: DataSet, epochs: int, seed: 
     images = data.load(np.arange(len(data))).data
     step, model = lightly_loop(network, batch, images)
 
-    def embed(other: DataSet) -> Tensor:
-        rows = np.array_split(np.arange(len(other)), max(1, len(other) // ENCODE_BATCH))
+    def embed(images: DataSet) -> Tensor:
+        rows = np.array_split(np.arange(len(images)), max(1, len(images) // ENCODE_BATCH))
         with frozen(model), torch.inference_mode():
-            parts = [model.backbone(_normalize(other.load(part).data)).flatten(1) for part in rows]
+            parts = [model.backbone(_normalize(images.load(part).data)).flatten(1) for part in rows]
         return torch.cat(parts).clone()
 
     return Trainer(step, epochs * (len(data) // batch), batch, embed)

@@ -42,7 +42,39 @@ def eager(kind: type[_Kind]) -> type[_Kind]:
     return type(kind.__name__, (kind,), {"__doc__": kind.__doc__, "step": step, **methods})
 
 
-class LARS(Optimizer):
+class _MomentumOptimizer(Optimizer):
+    """An optimiser whose step is `update` of each group of weights that have a gradient."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            weights = [w for w in group["params"] if w.grad is not None]
+            if weights:
+                self.update(group, weights)
+        return loss
+
+    def update(self, group: Mapping[str, Any], weights: list[Tensor]) -> None:
+        """Moves the weights of a group."""
+        raise NotImplementedError
+
+    def velocities(
+        self, group: Mapping[str, Any], updates: list[Tensor], weights: list[Tensor]
+    ) -> list[Tensor]:
+        """v ← m v + update for each tensor of a group; v is its `momentum_buffer`, zero at first."""
+        for weight in weights:
+            if "momentum_buffer" not in self.state[weight]:
+                self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+        velocities = [self.state[weight]["momentum_buffer"] for weight in weights]
+        torch._foreach_mul_(velocities, group["momentum"])
+        torch._foreach_add_(velocities, updates)
+        return velocities
+
+
+class LARS(_MomentumOptimizer):
     """Layer-wise adaptive rate scaling (You et al. 2017), for very large batches.
 
         λ = η |w| / (|g| + β |w|)        trust: η = `trust`, β = `weight_decay`
@@ -66,32 +98,9 @@ class LARS(Optimizer):
         }
         super().__init__(params, defaults)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            weights = [w for w in group["params"] if w.grad is not None]
-            if weights:
-                updates = _scaled_gradients(weights, group)
-                velocities = _velocities(self.state, weights, updates, group["momentum"])
-                torch._foreach_add_(weights, velocities, alpha=-group["lr"])
-        return loss
-
-
-def _velocities(
-    state: Mapping[Tensor, dict[str, Tensor]], weights: list[Tensor], updates: list[Tensor], momentum: float
-) -> list[Tensor]:
-    """v ← m v + update for each tensor of a group; v is its `momentum_buffer`, zero at first."""
-    for weight in weights:
-        if "momentum_buffer" not in state[weight]:
-            state[weight]["momentum_buffer"] = torch.zeros_like(weight)
-    velocities = [state[weight]["momentum_buffer"] for weight in weights]
-    torch._foreach_mul_(velocities, momentum)
-    torch._foreach_add_(velocities, updates)
-    return velocities
+    def update(self, group: Mapping[str, Any], weights: list[Tensor]) -> None:
+        velocities = self.velocities(group, _scaled_gradients(weights, group), weights)
+        torch._foreach_add_(weights, velocities, alpha=-group["lr"])
 
 
 def _scaled_gradients(weights: list[Tensor], group: Mapping[str, Any]) -> list[Tensor]:
@@ -107,7 +116,7 @@ def _scaled_gradients(weights: list[Tensor], group: Mapping[str, Any]) -> list[T
     return updates
 
 
-class Muon(Optimizer):
+class Muon(_MomentumOptimizer):
     """Orthogonalised momentum (Jordan et al. 2024) for weights of two and more dimensions.
 
         v ← m v + g                      m = `momentum`
@@ -125,23 +134,13 @@ class Muon(Optimizer):
             params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "adapt": True}
         )
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            weights = [w for w in group["params"] if w.grad is not None]
-            if not weights:
-                continue
-            gradients = [weight.grad for weight in weights if weight.grad is not None]
-            velocities = _velocities(self.state, weights, gradients, group["momentum"])
-            updates = list(torch._foreach_add(gradients, velocities, alpha=group["momentum"]))
-            updates = [_muon_update(u) if group["adapt"] else u.sign() for u in updates]
-            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(weights, updates, alpha=-MUON_RMS * group["lr"])
-        return loss
+    def update(self, group: Mapping[str, Any], weights: list[Tensor]) -> None:
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        velocities = self.velocities(group, gradients, weights)
+        updates = list(torch._foreach_add(gradients, velocities, alpha=group["momentum"]))
+        updates = [_muon_update(u) if group["adapt"] else u.sign() for u in updates]
+        torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(weights, updates, alpha=-MUON_RMS * group["lr"])
 
 
 def _muon_update(direction: Tensor) -> Tensor:
@@ -158,16 +157,16 @@ def orthogonalised(matrix: Float[Tensor, "row column"]) -> Float[Tensor, "row co
     which takes two products of the full matrix instead of ten.
     """
     a, b, c = NEWTON_SCHULZ
-    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-    wide = wide / wide.norm().clamp(min=torch.finfo(matrix.dtype).tiny)
-    gram = wide @ wide.T
+    short_side_first = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    short_side_first = short_side_first / short_side_first.norm().clamp(min=torch.finfo(matrix.dtype).tiny)
+    gram = short_side_first @ short_side_first.T
     identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     product = factor = a * identity + b * gram + c * (gram @ gram)
     for _ in range(4):
         gram = factor @ gram @ factor
         factor = a * identity + b * gram + c * (gram @ gram)
         product = factor @ product
-    result = product @ wide
+    result = product @ short_side_first
     return result if matrix.shape[0] <= matrix.shape[1] else result.T
 
 

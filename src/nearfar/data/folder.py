@@ -74,8 +74,8 @@ class Listing:
 
     def ignored(self, tables: bool = True) -> Counter[str]:
         """How many files are not read, by reason; Parquet among them, unless it is what is read."""
-        others = {".parquet": len(self.parquet) * tables, ".tar": len(self.tars)}
-        return self.unread + Counter({OTHER_KIND.format(suffix): n for suffix, n in others.items()})
+        other_kinds = {".parquet": len(self.parquet) * tables, ".tar": len(self.tars)}
+        return self.unread + Counter({OTHER_KIND.format(suffix): n for suffix, n in other_kinds.items()})
 
 
 class AbstractFiles(AbstractSource):
@@ -106,7 +106,7 @@ class Folder(AbstractFiles):
     def names(self) -> Sequence[str]:
         return ["/".join(entry.parts) for entry in self.entries]
 
-    def read(self, number: int) -> bytes:
+    def read_item(self, number: int) -> bytes:
         return file_bytes(self.entries[number].path)
 
     def in_order(self) -> Iterator[Item]:

@@ -199,7 +199,7 @@ class ArrowRows(AbstractRows):
     def names(self) -> Sequence[str]:
         return self._data.names
 
-    def read(self, number: int) -> bytes:
+    def read_item(self, number: int) -> bytes:
         rows = self._data.rows
         value = self._cells[number if rows is None else int(rows[number])].as_py()
         if isinstance(value, Mapping):

@@ -136,8 +136,8 @@ class PackedSource(AbstractSource):
     def names(self) -> Sequence[str]:
         return Names(len(self._names), lambda place: str(self._names[place].as_py()))
 
-    def read(self, number: int) -> bytes:
-        return self._groups.read(int(self.rows[number]))
+    def read_item(self, number: int) -> bytes:
+        return self._groups.read_row(int(self.rows[number]))
 
     def blocks(self) -> Blocks:
         blocks = self._groups.blocks

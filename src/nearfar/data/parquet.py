@@ -24,7 +24,7 @@ import pyarrow as pa
 from nearfar.data.folder import AbstractFiles, Entry
 from nearfar.data.remote import RemoteFile
 from nearfar.data.row_groups import RowGroups, contents, open_parquet
-from nearfar.data.source import AbstractSource, Item, Read
+from nearfar.data.source import AbstractSource, Item, ItemReader
 from nearfar.errors import UserError, error_reason, near_names
 from nearfar.modalities.dataset import Blocks, Names, Unusable
 from nearfar.modalities.files import Labels, class_numbers
@@ -53,17 +53,17 @@ class Columns:
     label: str | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.named)
+        return bool(self.by_setting)
 
     @property
-    def named(self) -> dict[str, str]:
+    def by_setting(self) -> dict[str, str]:
         """The names that were given, by the setting that gave them."""
         names = {IMAGE_COLUMN: self.image, LABEL_COLUMN: self.label}
         return {key: column for key, column in names.items() if column is not None}
 
     def check(self, names: Sequence[str], name: str) -> None:
         """Stops at a column that is not there."""
-        for key, column in self.named.items():
+        for key, column in self.by_setting.items():
             if column not in names:
                 hint, listed = near_names(column, names, 1), ", ".join(names[:20])
                 raise UserError(f"{key} was {column!r}{hint}; the columns of {name} are {listed}.")
@@ -155,8 +155,8 @@ class Parquet(AbstractRows, AbstractFiles):
     def _row_groups(self) -> RowGroups:
         return RowGroups([entry.file for entry in self.entries], self.column)
 
-    def read(self, number: int) -> bytes:
-        return self._row_groups.read(number)
+    def read_item(self, number: int) -> bytes:
+        return self._row_groups.read_row(number)
 
     def blocks(self) -> Blocks | None:
         return self._row_groups.blocks
@@ -165,13 +165,13 @@ class Parquet(AbstractRows, AbstractFiles):
         for entry in self.entries:
             yield from _file_items(entry.file, self.column)
 
-    def random_access(self, rows: np.ndarray) -> Read:
+    def random_access(self, rows: np.ndarray) -> ItemReader:
         """Rows of Parquet cannot be read one by one, so they are copied to a temporary file."""
         numbers = rows.tolist()
         members = set(numbers)
         spill = Spill(item.read() for number, item in enumerate(self.in_order()) if number in members)
         places = {number: place for place, number in enumerate(numbers)}
-        return lambda number: spill.read(places[number])
+        return lambda number: spill.read_row(places[number])
 
     def parts(self, name: str) -> list[Any]:
         return [_column(entry.file, name) for entry in self.entries]
@@ -232,7 +232,7 @@ class Spill:
             ) from error
         self._ends = np.array(ends)
 
-    def read(self, row: int) -> bytes:
+    def read_row(self, row: int) -> bytes:
         start, end = self._ends[row], self._ends[row + 1]
         return os.pread(self._file, int(end - start), int(start))
 

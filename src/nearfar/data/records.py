@@ -48,7 +48,7 @@ def record_file(folder: Path, stamp: str, modality: str, options: Mapping[str, A
 
 
 def read_records(file: Path) -> list[ItemResult] | None:
-    """The result for every instance of the source; None where there is no complete file."""
+    """The result for every instance of the source; None without a complete file."""
     if not file.exists():
         return None
     try:

@@ -159,7 +159,7 @@ def npy(path: Path, name: str) -> np.ndarray:
 
 
 def npz_keys(path: Path) -> list[str]:
-    """The names of the arrays, without reading them; none where the file is no such archive."""
+    """The names of the arrays, without reading them; none if the file is another archive."""
     try:
         return [member.filename.removesuffix(".npy") for member in zip_members(path)]
     except OSError:

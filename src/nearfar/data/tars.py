@@ -90,7 +90,7 @@ class Tars(AbstractFiles):
             for member in self._members
         ]
 
-    def read(self, number: int) -> bytes:
+    def read_item(self, number: int) -> bytes:
         return self._members[number].read()
 
     def marks(self) -> bytes:
@@ -115,7 +115,7 @@ class _HeaderReader:
     """A tar file as `tarfile` may read it: forward only, and a few headers for each member.
 
     A negative size would lead back to an earlier header for ever. A long extended header takes quadratic
-    time, and so many in a row too much memory.
+    time, and many in a row too much memory.
     """
 
     def __init__(self, file: BinaryIO) -> None:

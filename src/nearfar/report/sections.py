@@ -1,4 +1,4 @@
-"""Sections of a page beside the standard ones: functions of a run that return a `Section` or None.
+"""Sections of a page in addition to the standard ones: functions of a run that return a `Section` or None.
 
 A section is a title, sentences, a table of text and pictures. `SECTIONS` lists them. One that fails shows the reason,
 and the page is written all the same.

@@ -59,10 +59,10 @@ class ClassifiedCandidates:
 
 @torch.no_grad()
 def training_scores(method: Method, batch: Batch, progress: Progress) -> tuple[Scores, Context]:
-    """What the selection is asked in a training step on `batch`, for the first pair of views.
+    """What the selection decides in a training step on `batch`, for the first pair of views.
 
     The method runs as it does in training, batch statistics included, or the anchors would not be those that
-    the candidates in a queue or bank were embedded beside. Nothing of it changes.
+    the candidates in a queue or bank were embedded with. Nothing of it changes.
     """
     training = method.training
     method.train()

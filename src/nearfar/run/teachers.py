@@ -214,7 +214,7 @@ def _classifier(weights: dict[str, Tensor], width: int) -> nn.Linear | None:
     return table
 
 
-# ------------------------------------------------------------------------------------------- beside a student
+# ----------------------------------------------------------------------------------- teacher of a student
 
 
 class Guide:

@@ -497,8 +497,8 @@ def copies_of(method: Method, backbone: nn.Module) -> list[nn.Module]:
     """A backbone, and every module of the method's encoders that is like it: those of slow networks."""
     shapes = shapes_of(backbone.state_dict())
     inside = method.encoders.modules() if isinstance(method.encoders, nn.Module) else ()
-    alike = [m for m in inside if type(m) is type(backbone) and shapes_of(m.state_dict()) == shapes]
-    return list({id(module): module for module in (backbone, *alike)}.values())
+    copies = [m for m in inside if type(m) is type(backbone) and shapes_of(m.state_dict()) == shapes]
+    return list({id(module): module for module in (backbone, *copies)}.values())
 
 
 def trains_on_labels(method: Method) -> bool:

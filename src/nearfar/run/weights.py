@@ -96,7 +96,7 @@ def fitted(
             names = {name: theirs + name.removeprefix(ours) for name in shapes}
             candidates.append(({n: weights[t] for n, t in names.items() if t in weights}, names))
     matches, names = max(candidates, key=lambda candidate: len(candidate[0]))
-    # older files lack the batch counts, which nothing reads
+    # files of torch before 0.4.1 lack the batch counts, which nothing reads
     missing = [name for name in shapes if name not in matches and not name.endswith("num_batches_tracked")]
     if missing:
         raise UserError(

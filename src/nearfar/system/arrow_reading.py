@@ -261,7 +261,7 @@ _DICTIONARY = 2  # the kind of a batch of dictionary values
 def map_stream(path: Path) -> Any:
     """The table of an Arrow stream; its columns are those bytes of the file, read when they are used.
 
-    A compressed stream is refused before anything is unpacked: its batches have no limit of their own. Every
+    A compressed stream is refused before anything is unpacked: its batches have no separate limit. Every
     offset is checked, so that damaged ones cannot lead outside of the file.
     """
     try:

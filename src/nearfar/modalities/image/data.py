@@ -273,7 +273,7 @@ class ImageReader(AbstractReader):
     def collect(self, collection: Collection, options: Mapping[str, Any]) -> Images:
         facts, contents = collection.facts, collection.contents
         sizes = np.asarray(facts)[:, :2].astype(np.int32)
-        store: Store = RowStore(collection.read, padded)
+        store: Store = RowStore(collection.content_at, padded)
         if contents is not None and len({tuple(fact) for fact in facts}) == 1:
             array = np.empty((len(contents), *facts[0][:3]), dtype=contents[0].dtype)
             # each picture is freed once copied, so that memory is not used twice

@@ -29,7 +29,7 @@ from nearfar.modalities.files import class_numbers, file_bytes, read_table, set_
 from nearfar.modalities.image import IMAGE
 from nearfar.modalities.sound import SOUND
 from nearfar.modalities.sound.data import is_sound
-from nearfar.modalities.text import TEXT, Reading
+from nearfar.modalities.text import TEXT, Reading, TextDescription
 from nearfar.modalities.vectors import VECTORS
 from nearfar.system.untrusted import check_data_file, npz_arrays
 
@@ -131,7 +131,8 @@ class PairsReader(AbstractReader):
             symbols: list[Any] = [None, None]
         else:
             kinds = description.kinds
-            symbols = [getattr(side, "symbols", None) for side in description.of_sides()]
+            sides_described = description.of_sides()
+            symbols = [s.symbols if isinstance(s, TextDescription) else None for s in sides_described]
         side_options = {"image_size": options.get("image_size") or 224}
         sides = [
             decode_side(v, kind, side_options, path.parent) for v, kind in zip(values, kinds, strict=True)

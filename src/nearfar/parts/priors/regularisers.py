@@ -1,7 +1,6 @@
 """Priors on the embeddings of a batch: variance and covariance (VICReg), cross-correlation (Barlow Twins), a
 normal distribution (SIGReg), an adversary (Deep InfoMax)."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from nearfar.core.abstract import AbstractPrior
 from nearfar.core.schedules import START, Progress, Value, at, parse_within
 from nearfar.core.types import Encoded, Sizes
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_number, check_whole
 
 
 def checked(value: Value, key: str = "weight") -> Value:
@@ -49,8 +48,7 @@ class VarianceCovariance(AbstractPrior):
     def __post_init__(self) -> None:
         object.__setattr__(self, "weight", checked(self.weight))
         for key in ("variance", "covariance"):
-            if not 0 <= getattr(self, key) < float("inf"):
-                raise UserError(f"prior.{key} was {getattr(self, key):g}; it must be at least 0")
+            check_number(f"prior.{key}", getattr(self, key), 0)
 
     def __call__(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]:
         variance = torch.stack([variance_hinge(cloud) for cloud in encoded.embeddings_per_view()]).mean()
@@ -97,13 +95,12 @@ class CrossCorrelation(AbstractPrior):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weight", checked(self.weight))
-        if not 0 <= self.redundancy < math.inf:
-            raise UserError(f"prior.redundancy was {self.redundancy:g}; it must be at least 0")
+        check_number("prior.redundancy", self.redundancy, 0)
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
         views, encoders = choices["views"], parts["encoders"]
-        # where keys are symbols or come from a network of their own, views that are keys alone have no embedding
+        # where keys are symbols or come from another network, views that are keys alone have no embedding
         every_view = not (encoders.separate_key_network or encoders.keys_are_symbols)
         if views["count"] >= 2 and (views["symmetric"] or every_view):
             return None
@@ -166,8 +163,7 @@ class SIGReg(AbstractPrior):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weight", checked(self.weight))
-        if not 1 <= self.directions <= 2**20:
-            raise UserError(f"prior.directions was {self.directions}; it must be from 1 to {2**20}")
+        check_whole("prior.directions", self.directions, 1, 2**20)
 
     def __call__(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]:
         clouds = encoded.embeddings_per_view()
