@@ -59,7 +59,9 @@ def nothing() -> None:
 class Forked:
     """A process under way, with the methods of `subprocess.Popen` that tests use. `setup` is called first in it."""
 
-    def __init__(self, *words: object, code: str | None = None, setup: Callable[[], None] = nothing) -> None:
+    def __init__(
+        self, *words: object, code: str | None = None, setup: Callable[[], object] = nothing
+    ) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         folder = Path(tempfile.mkdtemp(prefix="forked-"))
@@ -110,7 +112,7 @@ class Forked:
 
 
 def run_command(
-    *words: object, code: str | None = None, setup: Callable[[], None] = nothing
+    *words: object, code: str | None = None, setup: Callable[[], object] = nothing
 ) -> "subprocess.CompletedProcess[str]":
     """Runs `nearfar words`, or `code` with these words as its arguments, to the end."""
     process = Forked(*words, code=code, setup=setup)

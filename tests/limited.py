@@ -41,6 +41,9 @@ def run(words):
 
 def outcome(words):
     resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT))
+    with contextlib.suppress(MemoryError):
+        bytearray(LIMIT)
+        os._exit(3)  # the limit has no effect
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
         code = run(words)

@@ -1,5 +1,6 @@
 """Folders, Parquet, .npz, arrays and names: equal pictures are equal data, and mistakes get a sentence."""
 
+import inspect
 import io
 import json
 import os
@@ -15,6 +16,7 @@ from PIL import Image
 
 from nearfar.cli import main
 from nearfar.data import open_data
+from nearfar.data.folder import Listing
 from nearfar.data.open import locate
 from nearfar.errors import UserError
 from nearfar.modalities import Images
@@ -159,6 +161,18 @@ class TestFolder:
         (root / "loose.PNG").write_bytes(png(pictures(1)[0]))
         assert open_data(root).labels is None
         assert open_data(root).classes == ()
+
+    def test_folders_may_be_nested_deeper_than_calls(self, tmp_path: Path) -> None:
+        deep = tmp_path.joinpath(*"d" * 300)
+        deep.mkdir(parents=True)
+        (deep / "a.png").write_bytes(b"")
+        listing, limit = Listing((".png",)), sys.getrecursionlimit()
+        sys.setrecursionlimit(len(inspect.stack()) + 100)
+        try:
+            listing.add(str(tmp_path))
+        finally:
+            sys.setrecursionlimit(limit)
+        assert [len(entry.parts) for entry in listing.entries] == [301]
 
     def test_a_class_of_damaged_files_does_not_shift_the_others(self, tmp_path: Path) -> None:
         root = write_folder(tmp_path, pictures())

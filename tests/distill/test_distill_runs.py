@@ -160,6 +160,9 @@ def test_weights_files_teach_with_their_classifier(home: Path, tmp_path: Path) -
         load_teacher(f"resnet18:{tmp_path / 'large.pth'}").size,
         load_teacher(f"resnet20:{tmp_path / 'w.pth'}").size,
     ) == (224, None)
+    torch.save({**weights, "fc.bias": torch.zeros(3)}, tmp_path / "short.pth")
+    with pytest.raises(UserError, match=r"fc\.weight is \[4, 64\] and fc\.bias \[3\]"):
+        load_teacher(f"resnet20:{tmp_path / 'short.pth'}")
 
 
 def test_views_are_converted_for_the_teacher() -> None:

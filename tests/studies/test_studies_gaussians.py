@@ -46,7 +46,7 @@ def exact_log_ratio(x: Tensor, y: Tensor, rho: float) -> Tensor:
 @pytest.mark.parametrize("nats", LEVELS)
 def test_a_level_holds_its_nats(nats: int) -> None:
     """Song & Ermon 2020, App. C.2 as corrected: I = -(d/2) log(1 - rho^2); samples have that correlation."""
-    rho = correlation_of(nats)
+    rho = correlation_of(nats, DIM)
     assert -0.5 * DIM * math.log(1 - rho**2) == pytest.approx(nats, rel=1e-12)
     x, y = pairs(20_000, nats, torch.Generator().manual_seed(0))
     covariance = np.cov(torch.cat([x, y], dim=1).numpy().T)
@@ -163,7 +163,7 @@ def test_ml_cpc_with_the_exact_ratio_is_below_the_truth_where_proven_and_above_w
     generator = torch.Generator().manual_seed(0)
     n, k, batches, nats = 16, 15, 1500, 4.0
     smallest = smallest_proven_alpha(n, k)
-    rho = correlation_of(nats)
+    rho = correlation_of(nats, DIM)
     values: dict[float, list[Tensor]] = {smallest: [], smallest / 1000: []}
     for _ in range(batches):
         x, y = pairs(n, nats, generator)

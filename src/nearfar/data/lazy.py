@@ -446,7 +446,10 @@ def check_all(
         return data
     file = None if folder is None else folder / f"unusable-{data.fingerprint[:32]}.json"
     stored = strategy.broadcast_json(None if file is None else read_json(file))
-    if isinstance(stored, dict):
+    count = len(reader.names)
+    if isinstance(stored, dict) and all(
+        key.isdecimal() and len(key) <= len(str(count)) and int(key) < count for key in stored
+    ):
         for number, reason in stored.items():
             reader.quarantine(int(number), str(reason))
     else:

@@ -94,7 +94,7 @@ class AbstractRows(AbstractSource):
                 f"{source}: some of the Parquet files have a `{self.label}` column and some have not."
             )
         for part in present:
-            if not (is_group_type(part.type) or pa.types.is_boolean(part.type)) or has_long_levels(part):
+            if not (is_group_type(part.type) or pa.types.is_boolean(part.type)):
                 raise UserError(
                     f"{source}: the column `{self.label}` is {part.type}; expected class numbers or names. "
                     "Set label_column=."
@@ -336,17 +336,8 @@ def is_group_type(kind: Any) -> bool:
     return is_text(kind) or pa.types.is_integer(kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
-def has_long_levels(column: Any) -> bool:
-    """Whether a dictionary has texts that are too long to name groups. They are looked at, not repeated."""
-    if not pa.types.is_dictionary(column.type) or not is_text(column.type):
-        return False
-    return any(longest_text(chunk.dictionary) > LONGEST_LABEL for chunk in column.chunks)
-
-
 def is_long_text(column: Any) -> bool:
     """Whether a column holds texts that are too long to name groups."""
-    if pa.types.is_dictionary(column.type):
-        return has_long_levels(column)
     return is_text(column.type) and longest_text(column) > LONGEST_LABEL
 
 
@@ -363,14 +354,14 @@ def group_numbers(parts: Sequence[Any], root: str, name: str) -> np.ndarray | No
 
 def label_values(column: Any, root: str, name: str) -> np.ndarray:
     """Labels as an array; missing ones are -1, which `class_numbers` knows."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
     if is_text(column.type):
         if column.null_count:
             raise UserError(
                 f"data {root!r}: {column.null_count} rows have no `{name}`; give every row one, or none."
             )
-        return text_labels(column.cast(pa.large_string()), f"data {root!r}", name)
+        return text_labels(column, f"data {root!r}", name)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     if pa.types.is_integer(column.type) and column.null_count:
         signed = column if pa.types.is_signed_integer(column.type) else column.cast(pa.int64())
         column = signed.fill_null(-1)

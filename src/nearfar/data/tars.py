@@ -170,10 +170,10 @@ def _parts(name: str) -> tuple[str, str]:
 def _number(member: _Member) -> int:
     try:
         text = member.read()[:_LONGEST_LABEL].decode("ascii").strip()
-        return int(text)
+        return int(np.int64(int(text)))
     except UserError:
         raise
-    except (Unusable, ValueError):
+    except (Unusable, ValueError, OverflowError):
         raise UserError(
             f"{member.file.path!r}: {member.name} must contain a whole number (the class)."
         ) from None

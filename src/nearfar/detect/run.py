@@ -296,11 +296,11 @@ def _over_seeds(by_seed: Sequence[dict[str, dict[str, float]]]) -> dict[str, dic
 def _save_result(path: Path, result: dict[str, Any]) -> None:
     """Saves a result next to those with other data or settings, and drops results of other weights."""
     previous = read_json(path)
-    results = previous.get("results", []) if isinstance(previous, dict) else []
+    listed = previous.get("results") if isinstance(previous, dict) else None
     same = lambda one: all(one.get(key) == result[key] for key in ("settings", "train", "test"))
     other_results = [
         one
-        for one in results
+        for one in (listed if isinstance(listed, list) else ())
         if isinstance(one, dict) and one.get("encoder") == result["encoder"] and not same(one)
     ]
     try:

@@ -222,6 +222,8 @@ class AbstractReader(ABC):
     array_axes: ClassVar[tuple[int, ...]] = ()  # numbers of axes of an array that is of this modality
     # facts of an instance that was not decoded yet; None: a data set needs the facts of all its instances
     default_facts: ClassVar[tuple[int, ...] | None] = None
+    # the values of each fact, which packed data are checked for; () for what cannot be packed
+    fact_ranges: ClassVar[tuple[Sequence[int], ...]] = ()
     # that `encode` writes; the bytes of the source are always possible
     encodings: ClassVar[tuple[str, ...]] = ()
     dependence: ClassVar[str] = ""  # why instances are never independent draws, in a clause

@@ -90,6 +90,7 @@ class Instances(Protocol):
 class UnusableRows(Protocol):
     """Which rows are unusable, where that is found out when they are read (`data.lazy.LazyReader`)."""
 
+    names: Sequence[str]  # of all rows
     bad: dict[int, str]  # reasons by row
 
     def quarantine(self, number: int, reason: str, /) -> None: ...

@@ -20,12 +20,6 @@ from nearfar.errors import UserError
 UNAVAILABLE = (UserError, OSError, ValueError, RuntimeError)
 
 
-def as_sentence(problem: Exception) -> str:
-    """The message of an exception as a sentence."""
-    text = " ".join(str(problem).split()) or type(problem).__name__
-    return text if text.endswith((".", "!", "?")) else text + "."
-
-
 @dataclass(frozen=True)
 class Detail:
     """How much of a run is shown; `shared` reduces it for several runs, so that the page stays small."""

@@ -25,6 +25,7 @@ from nearfar.core.schedules import Progress
 from nearfar.core.scores import Dense, Scores
 from nearfar.core.types import Batch, Context, Coverage
 from nearfar.data.stream import batch_of
+from nearfar.errors import as_sentence
 from nearfar.modalities import DataSet
 from nearfar.report.facts import (
     UNAVAILABLE,
@@ -36,7 +37,6 @@ from nearfar.report.facts import (
     Neighbour,
     Picture,
     Selected,
-    as_sentence,
 )
 from nearfar.report.pictures import Sample, data_uri, fitted, queries_of, within
 from nearfar.run.trained import Run

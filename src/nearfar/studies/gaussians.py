@@ -70,7 +70,7 @@ PAPER: dict[str, tuple[TableValue, ...]] = {  # joint critic
 NO_VALUES: tuple[TableValue, ...] = (None,) * len(LEVELS)
 
 
-def correlation_of(nats: float, dim: int = DIM) -> float:
+def correlation_of(nats: float, dim: int) -> float:
     """I = -(d/2) log(1 - rho^2), solved for rho."""
     return math.sqrt(-math.expm1(-2 * nats / dim))
 
@@ -79,7 +79,7 @@ def pairs(
     count: int, nats: float, generator: torch.Generator
 ) -> tuple[Float[Tensor, "pair dim"], Float[Tensor, "pair dim"]]:
     """Fresh x and y, each dimension of which is a pair of unit Gaussians; together they share `nats`."""
-    rho = correlation_of(nats)
+    rho = correlation_of(nats, DIM)
     x = torch.randn(count, DIM, generator=generator)
     return x, rho * x + math.sqrt(1 - rho * rho) * torch.randn(count, DIM, generator=generator)
 

@@ -26,6 +26,7 @@ from nearfar.modalities.files import set_fields
 from nearfar.modalities.image import named
 from nearfar.modalities.image.decode import (
     MAX_CHANNELS,
+    MAX_PIXELS,
     UNREAD,
     VALUE_TYPES,
     DecodedPicture,
@@ -212,6 +213,7 @@ class ImageReader(AbstractReader):
     array_axes = (3, 4)
     # height, width, channels, bits; sizes are known after decoding, the rest is that of the first image
     default_facts = (0, 0, 3, 8)
+    fact_ranges = (range(1, MAX_PIXELS + 1),) * 2 + (range(1, MAX_CHANNELS + 1), tuple(VALUE_TYPES))
     encodings = ("png", "jpeg", "raw")
     named_examples = named.EXAMPLES
 

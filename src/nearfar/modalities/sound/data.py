@@ -114,6 +114,7 @@ class SoundReader(AbstractReader):
     converted_to = "WAV or FLAC"
     files = "recordings"
     columns = ("audio",)
+    fact_ranges = (range(1, 2**31), range(1, MAX_SAMPLES + 1))
     feature = "Audio"
 
     def decode(self, raw: bytes, options: Mapping[str, Any]) -> Decoded:

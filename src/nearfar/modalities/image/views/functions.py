@@ -113,7 +113,7 @@ def _as_tensor(result: Any) -> Float[Tensor, "channel height width"]:
         result = np.asarray(result)
     if isinstance(result, np.ndarray):
         array = result[..., None] if result.ndim == 2 else result
-        result = torch.from_numpy(np.ascontiguousarray(array.transpose(2, 0, 1)))
+        result = torch.from_numpy(array.transpose(2, 0, 1).copy())  # it may be read-only
     if not isinstance(result, Tensor):
         raise TypeError(f"it returned {type(result).__name__}")
     tensor = result.detach().as_subclass(Tensor)
