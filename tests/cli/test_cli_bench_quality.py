@@ -171,6 +171,8 @@ def test_the_table_has_mean_and_deviation_over_seeds_and_says_where_a_goal_is_mi
         (["--data", "digits", "--goal", "70"], "--goal was 70"),
         (["--data", "digits", "--arm", "lr=1"], "--arm was 'lr=1'"),
         (["--data", "digits", "--arm", "a: lr"], "'lr' is not a setting"),
+        (["--data", "digits", "--arm", "a: lr=1", "--arm", "a: lr=2"], "expected names once each"),
+        (["--data", "digits", "--arm", "nearfar: lr=1"], "other than nearfar, lightly (same network)"),
         (["--data", "digits", "--arm", "a: views.crop_scale=[2,3]"], "views.crop_scale was [2, 3]"),
         (["--data", "digits", "--probes", "0"], "--probes was 0"),
         (

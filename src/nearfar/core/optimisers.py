@@ -130,44 +130,60 @@ class Muon(_MomentumOptimizer):
     """
 
     def __init__(self, params: Any, lr: float, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
-        super().__init__(
-            params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "adapt": True}
-        )
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "adapt": True}
+        super().__init__(params, {**defaults, "precision": None})
 
     def update(self, group: Mapping[str, Any], weights: list[Tensor]) -> None:
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         velocities = self.velocities(group, gradients, weights)
         updates = list(torch._foreach_add(gradients, velocities, alpha=group["momentum"]))
-        updates = [_muon_update(u) if group["adapt"] else u.sign() for u in updates]
+        updates = [_muon_update(u, group["precision"]) if group["adapt"] else u.sign() for u in updates]
         torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
         torch._foreach_add_(weights, updates, alpha=-MUON_RMS * group["lr"])
 
 
-def _muon_update(direction: Tensor) -> Tensor:
-    """O(u) √max(rows, columns), whose root mean square is about one."""
-    matrix = direction.flatten(1)
-    return (orthogonalised(matrix) * math.sqrt(max(matrix.shape))).view(direction.shape)
+def _muon_update(direction: Tensor, precision: torch.dtype | None) -> Tensor:
+    """O(u) √max(rows, columns), whose root mean square is about one. Channels come last, as in the memory of a
+    convolution on CPUs; O commutes with the order of columns."""
+    channels_last = direction.movedim(1, -1)
+    matrix = channels_last.flatten(1)
+    update = orthogonalised(matrix, precision) * math.sqrt(max(matrix.shape))
+    return update.view(channels_last.shape).movedim(-1, 1)
 
 
-def orthogonalised(matrix: Float[Tensor, "row column"]) -> Float[Tensor, "row column"]:
+def orthogonalised(
+    matrix: Float[Tensor, "row column"], precision: torch.dtype | None = None
+) -> Float[Tensor, "row column"]:
     """U p(S / |S|) Vᵀ of the matrix U S Vᵀ, where p is `NEWTON_SCHULZ`, an odd polynomial, applied
     five times: between 0.68 and 1.21 for every singular value above 1/500 of the norm.
 
-    x ← a x + b (x xᵀ) x + c (x xᵀ)² x is a product q(x xᵀ) x. The products q are accumulated on the smaller side,
-    which takes two products of the full matrix instead of ten.
+    `precision` bfloat16: products in bfloat16, twice as fast where the hardware computes in it, for values within
+    0.03 of those of float32. Rounding makes small eigenvalues of x xᵀ negative, which more than three
+    iterations would blow up; then x xᵀ is computed again.
     """
-    a, b, c = NEWTON_SCHULZ
     short_side_first = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     short_side_first = short_side_first / short_side_first.norm().clamp(min=torch.finfo(matrix.dtype).tiny)
-    gram = short_side_first @ short_side_first.T
-    identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    product = factor = a * identity + b * gram + c * (gram @ gram)
-    for _ in range(4):
-        gram = factor @ gram @ factor
-        factor = a * identity + b * gram + c * (gram @ gram)
-        product = factor @ product
-    result = product @ short_side_first
+    is_half = precision is torch.bfloat16
+    x = short_side_first.bfloat16() if is_half else short_side_first
+    for iterations in (3, 2) if is_half else (5,):
+        x = _newton_schulz(x @ x.T, iterations) @ x
+    result = x.to(matrix.dtype)
     return result if matrix.shape[0] <= matrix.shape[1] else result.T
+
+
+def _newton_schulz(gram: Float[Tensor, "row row"], iterations: int) -> Float[Tensor, "row row"]:
+    """The product q(x xᵀ) of all iterations x ← a x + b (x xᵀ) x + c (x xᵀ)² x, by which x is multiplied in the
+    end. Products of the smaller side are cheaper than those of the full matrix."""
+    a, b, c = NEWTON_SCHULZ
+    product = None
+    for remaining in reversed(range(iterations)):
+        factor = torch.addmm(gram, gram, gram, beta=b, alpha=c)
+        factor.diagonal().add_(a)
+        product = factor if product is None else factor @ product
+        if remaining:
+            gram = factor @ gram @ factor
+    assert product is not None
+    return product
 
 
 def build(
@@ -180,11 +196,12 @@ def build(
     options: Mapping[str, Any] | None = None,
     scales: Mapping[str, float] | None = None,
     strategy: Strategy = SINGLE,
+    precision: torch.dtype | None = None,
 ) -> Optimizer:
     """The optimiser `name` over the trainable parameters of `module`. `momentum` is 0.9 if not given, and
     AdamW's β₁; `options` are the builder's own parameters: for SGD `nesterov` and `dampening`, for AdamW
     `betas`, `eps` and `amsgrad`, for LARS `trust`. `scales`: parameters, by name, that learn at a multiple of
-    the rate (`layer_scales`)."""
+    the rate (`layer_scales`). `precision`: bfloat16 for Muon's matrix products in it (`orthogonalised`)."""
     if name not in OPTIMISERS:
         raise UserError(f"optimizer was {name!r}; expected one of {', '.join(OPTIMISERS)}")
     for key, value in (("lr", lr), ("weight_decay", weight_decay)):
@@ -193,6 +210,8 @@ def build(
     if momentum is not None and not 0 <= momentum < 1:
         raise UserError(f"momentum was {momentum}; it must be at least 0 and below 1")
     groups = _groups(module, weight_decay, scales or {}, strategy)
+    for group in groups:
+        group["precision"] = precision
     try:
         return OPTIMISERS[name](groups, lr, momentum, **(options or {}))
     except UserError:

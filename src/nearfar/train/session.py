@@ -176,6 +176,7 @@ class Session:
             options=settings.optimizer_options,
             scales=optimisers.layer_scales(self.method, backbones_of(self.method), settings.layer_decay),
             strategy=self.strategy,
+            precision=self.precision,
         )
 
     def _compile(self) -> CompiledNetworks:
