@@ -17,6 +17,7 @@ from PIL import Image
 from nearfar.cli import main
 from nearfar.data import open_data
 from nearfar.data.folder import Listing
+from nearfar.data.open import locate
 from nearfar.errors import UserError
 from nearfar.modalities import Images
 from nearfar.modalities.dataset import RowStore
@@ -351,8 +352,9 @@ class TestParquet:
         with pytest.raises(UserError, match=r"c\.parquet' cannot be read as Parquet"):
             open_data(tmp_path / "c.parquet")
         write_parquet(tmp_path / "d.parquet", [])
-        with pytest.raises(UserError, match="hold no images"):
+        with pytest.raises(UserError, match="holds no images"):
             open_data(tmp_path / "d.parquet")
+        assert locate(tmp_path / "d.parquet").preview is None  # when defaults are chosen
 
     def test_parquet_files_that_disagree_are_refused(self, tmp_path: Path) -> None:
         encoded: list[bytes | None] = [png(p) for p in pictures()]
@@ -545,7 +547,7 @@ def test_unknown_data_are_refused(spec: object) -> None:
 def test_unsupported_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.doc").write_text("hello")
     (tmp_path / "a.png").write_bytes(png(pictures(1)[0]))
-    with pytest.raises(UserError, match=r"unknown kind \(\.doc\)"):
+    with pytest.raises(UserError, match=r"unknown type \(\.doc\)"):
         open_data(tmp_path / "a.doc")
     assert list(open_data(tmp_path / "a.png").paths) == ["a.png"], "one picture is a set of one, for queries"
     (tmp_path / "sub").mkdir()

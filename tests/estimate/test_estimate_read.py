@@ -60,7 +60,8 @@ def test_one_column_by_name(folder: Path) -> None:
     [
         ("nothing.csv", "nothing.csv was not found"),
         ("folder.npy", "folder.npy is a folder, not a file"),
-        ("x.txt", r"ends in '.txt'; expected .npy, .npz, .csv, .parquet"),
+        ("x.txt", r"x.txt is a file of type .txt; expected a file of type .npy, .npz, .csv, .parquet"),
+        (".", "is a folder; expected a file of type .npy"),
         ("two.npz", "holds a, b; say which, for instance .*two.npz:a"),
         ("two.npz:c", "has no 'c'; it has a, b"),
         ("t.parquet:c", "has no 'c'; it has a, b"),

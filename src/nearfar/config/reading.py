@@ -120,7 +120,7 @@ def load_file(path: Path) -> dict[str, Any]:
     except yaml.YAMLError:
         raise UserError(f"--config {path} is not plain YAML") from None
     if not isinstance(content, Mapping):
-        raise UserError(f"--config {path} holds {type(content).__name__}; expected a mapping of settings")
+        raise UserError(f"--config {path} holds no mapping of settings; expected lines such as epochs: 50")
     return {str(key): value for key, value in content.items()}
 
 

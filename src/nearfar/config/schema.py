@@ -46,8 +46,9 @@ def unknown(key: str, allowed: Iterable[str], kind: str = "settings") -> UserErr
     else:
         hint = near_names(key, names)
         command = LISTING_COMMANDS.get(kind)
-        rest = f"{command} lists them" if command else f"expected one of {', '.join(names)}"
-    return UserError(f"{key} is not one of the {kind}{hint}; {rest}")
+        listed = "" if "did you mean" in hint else f"expected one of {', '.join(names)}"
+        rest = f"{command} lists them" if command else listed
+    return UserError(f"{key} is not one of the {kind}{hint}{rest and f'; {rest}'}")
 
 
 def check_settings(part: Callable[..., Any], raw: Mapping[str, Any], prefix: str) -> dict[str, Any]:

@@ -401,7 +401,7 @@ def parse_value(raw: Any, key: str = "value") -> Value:
         raise UserError(f"{key} was {raw!r}, which grows beyond every number; use a smaller factor") from None
     except TypeError:
         raise UserError(
-            f"{key} was {raw!r}, which are not the arguments of {name}; expected {allowed}"
+            f"{key} was {raw!r}, which has wrong arguments for {name}; expected {allowed}"
         ) from None
     except UserError as problem:
         raise UserError(f"{key}: {problem}") from None

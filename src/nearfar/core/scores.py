@@ -454,6 +454,8 @@ def _in_batch(
             f"anchors and keys must both be (n, dim); they were {tuple(anchors.shape)} and "
             f"{tuple(keys.shape)}"
         )
+    if not isinstance(temperature, Tensor) and not temperature > 0:
+        raise UserError(f"temperature was {temperature:g}; it must be above 0")
     # scaling the anchors once scales every score, and lets a learned temperature have its gradient
     anchors, keys = F.normalize(anchors, dim=1) / temperature, F.normalize(keys, dim=1)
     index = torch.arange(len(anchors), device=anchors.device)

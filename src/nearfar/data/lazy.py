@@ -325,6 +325,7 @@ def open_source(
     if default_facts is None or source.nbytes() <= limits.scan_bytes:
         return _open_checked(LazyReader(source, decode, limits, checked=True), name, modality, options)
     reader = LazyReader(source, decode, limits)
+    check_share(name, modality.reader.files, len(reader.names), (), limits.max_bad_share)
     first = _first_facts(reader) or default_facts
     reader.decode = _uniform_decoder(decode, modality, first)
     kind = np.where(np.array(default_facts) > 0, first, 0)  # sizes differ and are not known yet

@@ -435,7 +435,7 @@ def _locate_file(path: Path, spec: str, columns: Columns) -> Located:
     if any(suffix in modality.reader.unread for modality in MODALITIES.values()):
         raise UserError(f"data {spec!r} cannot be opened: {reason_to_ignore(path.name)}.")
     raise UserError(
-        f"data {spec!r} are a file of an unknown kind ({suffix or 'no suffix'}); expected {EXPECTED}."
+        f"data {spec!r} is a file of an unknown type ({suffix or 'no suffix'}); expected {EXPECTED}."
     )
 
 

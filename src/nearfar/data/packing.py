@@ -81,8 +81,8 @@ def contents_of(data: Spec, labels: Any, options: Mapping[str, Any]) -> PackCont
     modality = located.modality
     if not modality.reader.columns:
         raise UserError(
-            f"pack writes {' and '.join(m.plural for m in MODALITIES.values() if m.reader.columns)}; these "
-            f"are {modality.plural}"
+            f"{located.name} holds {modality.plural}; pack writes "
+            f"{' and '.join(m.plural for m in MODALITIES.values() if m.reader.columns)}"
         )
     checked = modality.reader.options(**options)
     if located.source is not None and located.source.nbytes():

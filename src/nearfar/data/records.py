@@ -150,7 +150,7 @@ def read_quarantine(file: Path | None) -> dict[str, str]:
 def check_share(name: str, unit: str, usable: int, bad: Sequence[tuple[str, str]], allowed: float) -> None:
     """Stops data of which too many (path, reason) are unusable."""
     if not bad and not usable:
-        raise UserError(f"data {name!r} hold no {unit}.")
+        raise UserError(f"data {name!r} holds no {unit}.")
     total = usable + len(bad)
     if usable and len(bad) <= allowed * total:
         return

@@ -150,6 +150,8 @@ class RunFolder:
 
     def _check_free(self) -> None:
         """Refuses a folder that holds other files and is not a run."""
+        if self.path.is_file():
+            raise UserError(f"--out {self.path} is a file; choose a new or empty folder")
         if self.config.exists() or not self.path.is_dir():
             return
         names = sorted(path.name for path in self.path.iterdir() if not path.name.startswith("."))

@@ -24,6 +24,7 @@ from nearfar.errors import UserError, counted
 from nearfar.modalities import DataSet, Modality, modality_of_views
 from nearfar.modalities.base import Pretrained
 from nearfar.modalities.image.views.functions import PictureFunctions
+from nearfar.run.checkpoints import last_named
 from nearfar.run.folder import RunFolder
 from nearfar.run.trained import Run
 from nearfar.run.weights import PRETRAINED
@@ -84,7 +85,9 @@ def _defaults(
     named_keys |= {"backbone"} if has_network else set()
     named_keys |= {"optimizer"} if named_keys & {"optimizer_options", "momentum", "sharding"} else set()
     unset_keys = [key for key in FOLLOWING_KEYS if key not in named_keys]
-    if out is not None and (folder := RunFolder(out)).config.is_file():
+    # a start that failed before its first step chose nothing for good (`starts_over`)
+    folder = None if out is None else RunFolder(out)
+    if folder is not None and folder.config.is_file() and last_named(folder.checkpoints) > 0:
         # a run that was started keeps what was chosen for it, on whatever machine it resumes
         stored = folder.stored_settings()
         same_kind = located is None or modality_of_views(stored["views"]) is located.modality

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from nearfar.errors import UserError, not_one_of
 from nearfar.parts.encoders.libraries import hf_backbone, timm_backbone
@@ -201,6 +202,8 @@ def backbone(
 
 
 def parameters_of(module: nn.Module) -> int:
+    if any(isinstance(p, UninitializedParameter) for p in module.parameters()):
+        raise UserError("the network has lazy layers without weights; call it once on a batch of images")
     return sum(p.numel() for p in module.parameters())
 
 
