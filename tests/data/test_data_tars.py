@@ -149,6 +149,9 @@ def test_shards_of_webdataset_are_read_in_place(tmp_path: Path) -> None:
     (tmp_path / "other.tar.gz").write_bytes(gzip.compress((tmp_path / "other.tar").read_bytes()))
     with pytest.raises(UserError, match="unpack a compressed one first"):
         open_data(str(tmp_path / "other.tar.gz"))
+    (tmp_path / "large.tar").write_bytes(GOOD + member("0.cls", b"9" * 30) + END)
+    with pytest.raises(UserError, match=r"0\.cls must contain a whole number"):
+        open_data(str(tmp_path / "large.tar"))
     with webdataset.TarWriter(str(tmp_path / "sound.tar")) as sink:
         for number in range(3):
             out = io.BytesIO()

@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torchvision.transforms import v2
 import nearfar as nf
 from nearfar.config.objects import as_section, describe_object, split_objects
 from nearfar.errors import Stopped
+from nearfar.modalities.image.views.functions import _as_tensor
 from nearfar.run import checkpoints
 from tests.helpers import IMAGES, LABELS, QUICK
 
@@ -244,7 +246,7 @@ def test_a_prior_may_be_an_object(tmp_path: Path) -> None:
 
 
 def test_a_method_takes_no_further_parts() -> None:
-    with pytest.raises(nf.UserError, match="beside a Method"):
+    with pytest.raises(nf.UserError, match="together with a Method"):
         split_objects(own_method(), {"bound": "nwj"})
     with pytest.raises(nf.UserError, match="expected the name of a recipe"):
         split_objects(3)
@@ -372,6 +374,13 @@ def test_functions_of_one_picture_are_views(kind: str, tmp_path: Path) -> None:
     expected = run.weights()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in resumed.weights().items())
     assert torch.equal(nf.Run.open(tmp_path / "a").embed(PHOTOS), run.embed(PHOTOS))
+
+
+def test_a_grey_picture_of_a_function_gives_no_warning() -> None:
+    """Its array is read-only."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert _as_tensor(Image.new("L", (4, 3))).shape == (1, 3, 4)
 
 
 class StopAfter(nf.Hook):

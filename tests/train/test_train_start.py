@@ -110,6 +110,18 @@ def test_unsuitable_weights_get_a_sentence(simclr: nf.Run, tmp_path: Path) -> No
         UserError, match=r"conv1.weight is \[64, 3, 7, 7\] where the backbone's is \[64, 3, 3, 3\]"
     ):
         start_from(method, str(tmp_path / "r.pth"))
+    one, shape = torch.zeros(1), (64, 3, 3, 3)
+    no_plain_tensors = {
+        "repeats one value": one.expand(10**9, 3),
+        "has no values": torch.zeros(shape, device="meta"),
+        "is complex": torch.zeros(shape, dtype=torch.complex64),
+    }
+    for name, tensor in no_plain_tensors.items():
+        torch.save(
+            {**torchvision.models.resnet18(weights=None).state_dict(), name: tensor}, tmp_path / "o.pth"
+        )
+        with pytest.raises(UserError, match=f"whose {name} is not a plain tensor"):
+            start_from(method, str(tmp_path / "o.pth"))
     (tmp_path / "text.pth").write_text("not weights")
     with pytest.raises(UserError, match="is not a weights file"):
         start_from(method, str(tmp_path / "text.pth"))

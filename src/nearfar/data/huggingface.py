@@ -34,8 +34,8 @@ from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, Modality
 from nearfar.modalities.dataset import Names, Unusable
 from nearfar.modalities.files import file_bytes
-from nearfar.system.arrow_reading import map_stream
-from nearfar.system.untrusted import column_names, read_json
+from nearfar.system.arrow_reading import CELL_BYTES, map_stream
+from nearfar.system.untrusted import check_memory, column_names, read_json
 
 PREFIX = "hf:"
 _STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
@@ -148,6 +148,11 @@ def data_of_folder(spec: str) -> ArrowData:
     table = pa.concat_tables(tables)
     if not len(table):
         raise UserError(f"data {spec!r} have no rows.")
+    names = column_names(table, spec)
+    try:  # a column of bits, or of nothing, has more rows than its file has bytes
+        check_memory(folder, CELL_BYTES * len(table) * len(names))
+    except OSError as problem:
+        raise UserError(f"data {spec!r}: their cells take {problem.strerror}.") from None
     return ArrowData(
         spec,
         table,
@@ -177,7 +182,6 @@ class ArrowRows(AbstractRows):
     ignored: Mapping[str, int] = {}
 
     def __init__(self, data: ArrowData, column: str, columns: Columns) -> None:
-        column_names(data.table, data.name)
         self.root = data.name.removeprefix(PREFIX)
         self.column, self.label = column, data.label(columns)
         self.class_names = class_names_of(data.features, self.label)
@@ -191,7 +195,7 @@ class ArrowRows(AbstractRows):
     def names(self) -> Sequence[str]:
         return self._data.names
 
-    def read(self, number: int) -> bytes:
+    def read_item(self, number: int) -> bytes:
         rows = self._data.rows
         value = self._cells[number if rows is None else int(rows[number])].as_py()
         if isinstance(value, Mapping):

@@ -24,7 +24,7 @@ import pyarrow as pa
 from nearfar.data.folder import AbstractFiles, Entry
 from nearfar.data.remote import RemoteFile
 from nearfar.data.row_groups import RowGroups, contents, footer_of, open_parquet
-from nearfar.data.source import AbstractSource, Item, Read
+from nearfar.data.source import AbstractSource, Item, ItemReader
 from nearfar.errors import UserError, error_reason, near_names
 from nearfar.modalities import MODALITIES, Modality
 from nearfar.modalities.dataset import Blocks, Names, Unusable
@@ -54,17 +54,17 @@ class Columns:
     label: str | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.named)
+        return bool(self.by_setting)
 
     @property
-    def named(self) -> dict[str, str]:
+    def by_setting(self) -> dict[str, str]:
         """The names that were given, by the setting that gave them."""
         names = {IMAGE_COLUMN: self.image, LABEL_COLUMN: self.label}
         return {key: column for key, column in names.items() if column is not None}
 
     def check(self, names: Sequence[str], name: str) -> None:
         """Stops at a column that is not there."""
-        for key, column in self.named.items():
+        for key, column in self.by_setting.items():
             if column not in names:
                 hint, listed = near_names(column, names, 1), ", ".join(names[:20])
                 raise UserError(f"{key} was {column!r}{hint}; the columns of {name} are {listed}.")
@@ -95,7 +95,7 @@ class AbstractRows(AbstractSource):
                 f"{source}: some of the Parquet files have a `{self.label}` column and some have not."
             )
         for part in present:
-            if not (is_group_type(part.type) or pa.types.is_boolean(part.type)) or has_long_levels(part):
+            if not (is_group_type(part.type) or pa.types.is_boolean(part.type)):
                 raise UserError(
                     f"{source}: the column `{self.label}` is {part.type}; expected class numbers or names. "
                     "Set label_column=."
@@ -156,8 +156,8 @@ class Parquet(AbstractRows, AbstractFiles):
     def _row_groups(self) -> RowGroups:
         return RowGroups([entry.file for entry in self.entries], self.column)
 
-    def read(self, number: int) -> bytes:
-        return self._row_groups.read(number)
+    def read_item(self, number: int) -> bytes:
+        return self._row_groups.read_row(number)
 
     def blocks(self) -> Blocks | None:
         return self._row_groups.blocks
@@ -166,13 +166,13 @@ class Parquet(AbstractRows, AbstractFiles):
         for entry in self.entries:
             yield from _file_items(entry.file, self.column)
 
-    def random_access(self, rows: np.ndarray) -> Read:
+    def random_access(self, rows: np.ndarray) -> ItemReader:
         """Rows of Parquet cannot be read one by one, so they are copied to a temporary file."""
         numbers = rows.tolist()
         members = set(numbers)
         spill = Spill(item.read() for number, item in enumerate(self.in_order()) if number in members)
         places = {number: place for place, number in enumerate(numbers)}
-        return lambda number: spill.read(places[number])
+        return lambda number: spill.read_row(places[number])
 
     def parts(self, name: str) -> list[Any]:
         return [_column(entry.file, name) for entry in self.entries]
@@ -233,7 +233,7 @@ class Spill:
             ) from error
         self._ends = np.array(ends)
 
-    def read(self, row: int) -> bytes:
+    def read_row(self, row: int) -> bytes:
         start, end = self._ends[row], self._ends[row + 1]
         return os.pread(self._file, int(end - start), int(start))
 
@@ -349,17 +349,8 @@ def is_group_type(kind: Any) -> bool:
     return is_text(kind) or pa.types.is_integer(kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
-def has_long_levels(column: Any) -> bool:
-    """Whether a dictionary has texts that are too long to name groups. They are looked at, not repeated."""
-    if not pa.types.is_dictionary(column.type) or not is_text(column.type):
-        return False
-    return any(longest_text(chunk.dictionary) > LONGEST_LABEL for chunk in column.chunks)
-
-
 def is_long_text(column: Any) -> bool:
     """Whether a column holds texts that are too long to name groups."""
-    if pa.types.is_dictionary(column.type):
-        return has_long_levels(column)
     return is_text(column.type) and longest_text(column) > LONGEST_LABEL
 
 
@@ -376,14 +367,14 @@ def group_numbers(parts: Sequence[Any], root: str, name: str) -> np.ndarray | No
 
 def label_values(column: Any, root: str, name: str) -> np.ndarray:
     """Labels as an array; missing ones are -1, which `class_numbers` knows."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
     if is_text(column.type):
         if column.null_count:
             raise UserError(
                 f"data {root!r}: {column.null_count} rows have no `{name}`; give every row one, or none."
             )
-        return text_labels(column.cast(pa.large_string()), f"data {root!r}", name)
+        return text_labels(column, f"data {root!r}", name)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     if pa.types.is_integer(column.type) and column.null_count:
         signed = column if pa.types.is_signed_integer(column.type) else column.cast(pa.int64())
         column = signed.fill_null(-1)

@@ -62,7 +62,7 @@ class RowGroups:
         """Rows of each file."""
         return [footer.num_rows for footer in self._footers]
 
-    def read(self, row: int) -> bytes:
+    def read_row(self, row: int) -> bytes:
         block = int(np.searchsorted(self._ends, row, side="right"))
         data, digest = self._block(block)[row - int(self.blocks.starts[block])]
         if isinstance(data, Unusable):

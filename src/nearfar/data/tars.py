@@ -90,7 +90,7 @@ class Tars(AbstractFiles):
             for member in self._members
         ]
 
-    def read(self, number: int) -> bytes:
+    def read_item(self, number: int) -> bytes:
         return self._members[number].read()
 
     def marks(self) -> bytes:
@@ -115,7 +115,7 @@ class _HeaderReader:
     """A tar file as `tarfile` may read it: forward only, and a few headers for each member.
 
     A negative size would lead back to an earlier header for ever. A long extended header takes quadratic
-    time, and so many in a row too much memory.
+    time, and many in a row too much memory.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -170,10 +170,10 @@ def _key_and_suffix(name: str) -> tuple[str, str]:
 def _class_number(member: _Member) -> int:
     try:
         text = member.read()[:_LONGEST_LABEL].decode("ascii").strip()
-        return int(text)
+        return int(np.int64(int(text)))
     except UserError:
         raise
-    except (Unusable, ValueError):
+    except (Unusable, ValueError, OverflowError):
         raise UserError(
             f"{member.file.path!r}: {member.name} must contain a whole number (the class)."
         ) from None

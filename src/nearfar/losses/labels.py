@@ -178,7 +178,7 @@ class LabelLoss(nn.Module):
         return inner(anchors, keys)
 
     def needs_terms(self) -> bool:
-        """Whether the options ask for other values than `loss` computes."""
+        """Whether the options need other values than `loss` computes."""
         return self.distance is not None or self.reducer is not None
 
     def _batch(

@@ -85,7 +85,7 @@ def summed_logsumexp(
     anchors: Float[Tensor, "anchor dim"], keys: Float[Tensor, "key dim"]
 ) -> Float[Tensor, ""]:
     """sum_i log sum_j e^(u_i . v_j)."""
-    # inside torch.func.vmap no tensor says that it needs a gradient
+    # inside torch.func.vmap `requires_grad` is False for every tensor
     needed = anchors.requires_grad or keys.requires_grad or inside_transform()
     with_gradient = torch.is_grad_enabled() and needed
     return SummedLogSumExp(tile_size(anchors, keys), with_gradient)(anchors, keys)[0]
@@ -99,8 +99,8 @@ def distances(
     if not inside_transform():
         return torch.cdist(anchors, keys)
     squares = (anchors[:, None] - keys).square().sum(dim=2)
-    apart = squares > 0
-    return torch.where(apart, squares, 1.0).sqrt() * apart
+    is_positive = squares > 0
+    return torch.where(is_positive, squares, 1.0).sqrt() * is_positive
 
 
 def by_tiles(

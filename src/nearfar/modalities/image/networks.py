@@ -3,7 +3,7 @@
     timm/NAME              model.safetensors of the repository that timm names, in the hub's cache
     hf/NAME                the folder of a repository in the hub's cache, or one that transformers wrote
     resnet18, vgg16, …     the file of torchvision's default weights, in torch hub's cache
-    FILE                   size and statistics of the configuration beside it, if there is one
+    FILE                   size and statistics of the configuration in its folder, if there is one
 
 Weights are looked up on this machine: a missing file ends in a sentence with its name, its source and where to
 put it.
@@ -121,7 +121,7 @@ def _not_cached(name: str, url: str) -> UserError:
 
 
 def read_hf_config(name: str) -> dict[str, Any]:
-    """What config.json says of the layers of backbone=hf/NAME."""
+    """The layers of backbone=hf/NAME, as its config.json describes them."""
     folder = hf_folder(name)
     raw = read_json(folder / "config.json")
     if not isinstance(raw, dict):
@@ -173,7 +173,7 @@ def hub_cache() -> str:
 
 
 def describe_weights(file: Path) -> Pretrained:
-    """A weights file with what the configuration in its folder says: one of timm (`save_for_hf`), of
+    """A weights file with the facts in its folder's configuration: one of timm (`save_for_hf`), of
     transformers (`save_pretrained`), or of `nearfar export`."""
     config = read_json(file.parent / "config.json")
     view_facts: dict[str, Any] = {}

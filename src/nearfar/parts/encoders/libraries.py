@@ -172,7 +172,7 @@ class HFBackbone(nn.Module):
 def hf_backbone(
     config: Mapping[str, Any], name: str, channels: int, image_size: int, sides: Sequence[int] = ()
 ) -> nn.Module:
-    """The network that a configuration of transformers describes, for pictures with so many channels."""
+    """The network that a configuration of transformers describes, for pictures with this many channels."""
     need("transformers")
     try:
         net = HFBackbone({**config, "num_channels": channels})
@@ -219,7 +219,7 @@ def hf_converted(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> di
             )
             missing = loading["missing_keys"]
             return {f"net.{key}": tensor for key, tensor in net.state_dict().items() if key not in missing}
-    raise UserError("the tensors of the file have other shapes than its configuration says")
+    raise UserError("the tensors of the file do not have the shapes of its configuration")
 
 
 @contextmanager

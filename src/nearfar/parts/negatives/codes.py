@@ -1,4 +1,4 @@
-"""Prototypes as candidates: learnt vectors, of which the other view says which are positives.
+"""Prototypes as candidates: learnt vectors, of which the other view decides which are positives.
 
     Sinkhorn   codes that use all prototypes equally often        SwAV (Caron et al. 2020)
     Centred    codes of a centred, sharpened softmax              DINO (Caron et al. 2021)
@@ -75,7 +75,7 @@ class AbstractCodes(AbstractNegatives):
 
 @torch.no_grad()
 def sinkhorn_codes(logits: Logits, epsilon: float, iterations: int) -> Logits:
-    """Codes of rows that use all prototypes equally often, as far as so many iterations reach (Caron et al.
+    """Codes of rows that use all prototypes equally often, as far as the iterations reach (Caron et al.
     2020, Eq. 3-5, and its listing): e^(logits / epsilon) is scaled so that columns have equal sums, then rows
     the sum one."""
     # the largest is subtracted so that nothing overflows; scaling undoes it

@@ -102,7 +102,7 @@ class CrossCorrelation(AbstractPrior):
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
         views, encoders = choices["views"], parts["encoders"]
-        # where keys are symbols or come from a network of their own, views that are keys alone have no embedding
+        # where keys are symbols or come from another network, views that are keys alone have no embedding
         every_view = not (encoders.separate_key_network or encoders.keys_are_symbols)
         if views["count"] >= 2 and (views["symmetric"] or every_view):
             return None
