@@ -69,12 +69,13 @@ def labelled_images(count: int = 40, broken: tuple[int, ...] = ()) -> datasets.D
     return datasets.Dataset.from_dict(columns, features=features)
 
 
-def test_an_object_and_its_saved_folder_are_the_same_images(tmp_path: Path) -> None:
+def test_an_object_and_its_files_are_the_same_images(tmp_path: Path) -> None:
     dataset = labelled_images(broken=(7,))
     dataset.save_to_disk(tmp_path / "saved", num_shards=2)
     opened = open_data(dataset)
     saved = open_data(f"hf:{tmp_path / 'saved'}")
-    for data in (opened, saved):
+    dataset.to_parquet(tmp_path / "rows.parquet")  # its schema says that `photo` has the feature Image
+    for data in (opened, saved, open_data(tmp_path / "rows.parquet")):
         assert len(data) == 39
         assert data.classes == tuple(FRUIT)
         assert data.labels.tolist() == [n % 2 for n in range(40) if n != 7]

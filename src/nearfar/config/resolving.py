@@ -63,7 +63,7 @@ from nearfar.config.settings import TEXTS, Settings, checked_settings
 from nearfar.core.abstract import AbstractViewSettings
 from nearfar.core.method import Method, check_exchange
 from nearfar.core.optimisers import OPTIMISERS, build
-from nearfar.errors import UserError
+from nearfar.errors import UserError, not_one_of
 from nearfar.modalities import MODALITIES, Modality, modality_of_views
 from nearfar.modalities.image.views.functions import PictureFunctions
 from nearfar.parts.encoders import HeadConfig
@@ -185,8 +185,12 @@ def resolve(
         merged = {"recipe": recipe, "data": data, **chosen_recipe.training.settings(), **sections}
     if modality is not None:
         merged["views"] = _views_for(modality, merged, objects)
+    own_views = merged["views"]["name"]
     for layer in layers:
         _merge(merged, layer)
+    views = merged["views"]["name"]
+    if modality is not None and views != own_views and views not in modality.views.names:
+        raise not_one_of("views", views, modality.views.names, suffix=f" for {modality.plural}")
     merged |= {choice: describe_object(objects[choice]) for choice in PARTS_BY_CHOICE if choice in objects}
     if BACKBONE in objects:
         merged[BACKBONE] = describe_backbone(objects[BACKBONE])

@@ -25,9 +25,18 @@ from nearfar.data.huggingface import (
 )
 from nearfar.data.lazy import open_source
 from nearfar.data.packed import Packed, find_packed
-from nearfar.data.parquet import IMAGE_COLUMN, LABEL_COLUMN, Columns, Parquet, columns_of
+from nearfar.data.parquet import (
+    IMAGE_COLUMN,
+    LABEL_COLUMN,
+    Columns,
+    Parquet,
+    class_names_of,
+    featured_columns,
+    schema_features,
+)
 from nearfar.data.records import write_quarantine
 from nearfar.data.remote import is_url, list_files
+from nearfar.data.row_groups import footer_of
 from nearfar.data.source import (
     AbstractSource,
     Decode,
@@ -374,11 +383,13 @@ def _locate_parquet(
     root: str, entries: list[Entry], ignored: Mapping[str, int], name: str, columns: Columns
 ) -> Located:
     """By the encoded column of the first file; without one, a table of numbers."""
-    names = columns_of(min(entries, key=lambda entry: entry.parts).file)
+    _, schema = footer_of(min(entries, key=lambda entry: entry.parts).file)
+    names = schema.names
     columns.check(names, name)
     encoded = [(column, modality) for modality in MODALITIES.values() for column in modality.reader.columns]
-    # image_column names a column of the first modality that has such columns
-    candidates = encoded if columns.image is None else [(columns.image, encoded[0][1])]
+    candidates = [*encoded, *featured_columns(names, schema_features(schema))]
+    if columns.image is not None:  # names a column of the first modality that has such columns
+        candidates = [(columns.image, encoded[0][1])]
     for column, modality in candidates:
         if column in names:
             source = Parquet(root, entries, ignored, column, columns.label)
@@ -407,7 +418,9 @@ def _locate_arrow(data: ArrowData, columns: Columns) -> Located:
         table = data.table if data.rows is None else data.table.take(data.rows)
         label = data.label(columns)
         label_column = label if label in table.column_names else None
-        return tables.columns_as_rows(table, data.name, data.name, label_column, data.class_names(label))
+        return tables.columns_as_rows(
+            table, data.name, data.name, label_column, class_names_of(data.features, label)
+        )
 
     return replace(_locate_arrays(data.name, _modality_of_axes(2), arrays), column_settings=(LABEL_COLUMN,))
 
@@ -432,6 +445,8 @@ def _locate_file(path: Path, spec: str, columns: Columns) -> Located:
         if suffix in modality.reader.suffixes:
             listing = Listing(modality.reader.suffixes, [_entry(path)])
             return _locate_source(Folder(str(path.parent), listing), spec, modality)
+    if TAR in path.suffixes or suffix == ".tgz":  # compressed, which is refused when its headers are read
+        return _locate_tars(spec, [_entry(path)], {})
     if any(suffix in modality.reader.unread for modality in MODALITIES.values()):
         raise UserError(f"data {spec!r} cannot be opened: {reason_to_ignore(path.name)}.")
     raise UserError(

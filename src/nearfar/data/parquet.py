@@ -23,9 +23,10 @@ import pyarrow as pa
 
 from nearfar.data.folder import AbstractFiles, Entry
 from nearfar.data.remote import RemoteFile
-from nearfar.data.row_groups import RowGroups, contents, open_parquet
+from nearfar.data.row_groups import RowGroups, contents, footer_of, open_parquet
 from nearfar.data.source import AbstractSource, Item, ItemReader
 from nearfar.errors import UserError, error_reason, near_names
+from nearfar.modalities import MODALITIES, Modality
 from nearfar.modalities.dataset import Blocks, Names, Unusable
 from nearfar.modalities.files import Labels, class_numbers
 from nearfar.system.arrow_reading import (
@@ -134,14 +135,14 @@ class Parquet(AbstractRows, AbstractFiles):
         super().__init__(root, entries, ignored)
         self.column = column
         self._counts: list[int] = []
-        first = columns_of(self.entries[0].file)
+        first = footer_of(self.entries[0].file)[1].names
         self.label = label or next((name for name in LABELS if name in first), LABELS[0])
         classes: set[tuple[str, ...]] = set()
         for entry in self.entries:
             with open_parquet(entry.file) as file:
                 _check_content(file.schema_arrow, self.column, entry.path)
                 self._counts.append(_row_count(file, entry))
-                classes.add(schema_class_names(file.schema_arrow, self.label))
+                classes.add(class_names_of(schema_features(file.schema_arrow), self.label))
         if len(classes) > 1:
             raise UserError(
                 f"data {root!r}: the Parquet files disagree about the class names of `{self.label}`."
@@ -246,12 +247,6 @@ def _footer_bytes(at: RemoteFile) -> bytes:
         return size.to_bytes(8, "little") + file.read(length)
 
 
-def columns_of(file: RemoteFile) -> list[str]:
-    """The names of a file's columns."""
-    with open_parquet(file) as opened:
-        return list(opened.schema_arrow.names)
-
-
 def _check_content(schema: Any, column: str, path: str) -> None:
     for name in (column, *LABELS):
         if schema.names.count(name) > 1:
@@ -259,14 +254,32 @@ def _check_content(schema: Any, column: str, path: str) -> None:
     content_leaf(schema, column, path)
 
 
-def schema_class_names(schema: Any, label: str) -> tuple[str, ...]:
-    """The names of a ClassLabel feature; () when the metadata have none or make no sense."""
+def schema_features(schema: Any) -> Mapping[str, Any]:
+    """The features that `datasets` wrote to the metadata; {} when there are none or they make no sense."""
     try:
         metadata = parse_json((schema.metadata or {})[b"huggingface"].decode())
-        names = metadata["info"]["features"][label]["names"]
-        return tuple(names) if all(isinstance(name, str) for name in names) else ()
+        features = metadata["info"]["features"]
+        return features if isinstance(features, dict) else {}
     except (KeyError, TypeError, ValueError, RecursionError):
-        return ()
+        return {}
+
+
+def class_names_of(features: Mapping[str, Any], label: str) -> tuple[str, ...]:
+    """The names of a ClassLabel feature; () without any."""
+    feature = features.get(label)
+    names = feature.get("names") if isinstance(feature, Mapping) else None
+    return tuple(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else ()
+
+
+def featured_columns(names: Sequence[str], features: Mapping[str, Any]) -> list[tuple[str, Modality]]:
+    """The columns with the feature `Image` or `Audio`, and their modalities."""
+    kinds = {name: feature.get("_type") for name, feature in features.items() if isinstance(feature, Mapping)}
+    return [
+        (name, modality)
+        for modality in MODALITIES.values()
+        for name in names
+        if modality.reader.feature and kinds.get(name) == modality.reader.feature
+    ]
 
 
 def _row_count(file: Any, entry: Entry) -> int:
@@ -318,7 +331,7 @@ def _content_or_reason(data: bytes | None, reason: str) -> Callable[[], bytes]:
 
 
 def _column(at: RemoteFile, name: str) -> Any:
-    if name not in columns_of(at):
+    if name not in footer_of(at)[1].names:
         return None
     try:
         return read_table(at.arrow_source(), at.path, at.size(), [name]).column(name)

@@ -74,7 +74,7 @@ class Tars(AbstractFiles):
         labels: dict[str, _Member] = {}
         contents: dict[str, _Member] = {}
         for member in _members(file):
-            key, suffix = _parts(member.name)
+            key, suffix = _key_and_suffix(member.name)
             if suffix == LABEL:
                 labels[key] = member
             elif suffix in suffixes and key not in contents:
@@ -103,7 +103,7 @@ class Tars(AbstractFiles):
         members = [self._labels[int(number)] for number in rows]
         if not members or any(member is None for member in members):
             return None, ()
-        numbers = [_number(member) for member in members if member is not None]
+        numbers = [_class_number(member) for member in members if member is not None]
         return class_numbers(np.array(numbers, dtype=np.int64), f"data {self.root!r}")
 
     def unlabelled(self) -> str:
@@ -160,14 +160,14 @@ def _members(file: RemoteFile) -> Iterator[_Member]:
         ) from error
 
 
-def _parts(name: str) -> tuple[str, str]:
+def _key_and_suffix(name: str) -> tuple[str, str]:
     """(key, suffix) of a member: what comes before and after the first dot of its last part."""
     folder, base = os.path.split(name)
     stem, dot, suffix = base.partition(".")
     return os.path.join(folder, stem), (dot + suffix).lower()
 
 
-def _number(member: _Member) -> int:
+def _class_number(member: _Member) -> int:
     try:
         text = member.read()[:_LONGEST_LABEL].decode("ascii").strip()
         return int(np.int64(int(text)))

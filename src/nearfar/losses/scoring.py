@@ -30,8 +30,10 @@ def check_embeddings(**named: Tensor) -> list[Float[Tensor, "row dim"]]:
     width = None
     for name, tensor in named.items():
         if not isinstance(tensor, Tensor) or tensor.ndim != 2 or not tensor.is_floating_point():
+            has_labels = isinstance(tensor, Tensor) and tensor.ndim == 1 and not tensor.is_floating_point()
+            hint = "; SupConLoss and LabelledNTXentLoss take labels" if has_labels else ""
             raise UserError(
-                f"{name} was {described(tensor)}; expected floating-point embeddings of shape (n, dim)"
+                f"{name} was {described(tensor)}; expected floating-point embeddings of shape (n, dim){hint}"
             )
         if len(tensor) == 0:
             raise UserError(f"{name} has no rows; a loss needs at least one")

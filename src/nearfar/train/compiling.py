@@ -32,13 +32,13 @@ class CompiledNetworks:
         self._called = False
         options = OPTIONS if BACKEND == "inductor" else None
         self._forwards = {
-            network: self._noting(
+            network: self._recording_call(
                 torch.compile(network.forward, backend=BACKEND, dynamic=False, options=options)
             )
             for network in networks_of(encoders)
         }
 
-    def _noting(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def _recording_call(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(compiled)
         def forward(*inputs: Any, **options: Any) -> Any:
             self._called = True

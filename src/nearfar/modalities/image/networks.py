@@ -26,7 +26,7 @@ from nearfar.modalities.dataset import DataSet
 from nearfar.modalities.image.data import ImageDescription, Images
 from nearfar.modalities.image.views.settings import large_count, view_channels, view_sizes
 from nearfar.parts.encoders import BACKBONES, InputSpec, check_backbone, pictured
-from nearfar.parts.encoders.libraries import check_hf_config
+from nearfar.parts.encoders.libraries import check_hf_config, check_timm_name
 from nearfar.system.extras import need
 from nearfar.system.untrusted import is_number, read_json
 
@@ -67,18 +67,13 @@ def torchvision_name(name: str) -> str:
 
 
 def _of_timm(name: str) -> Pretrained:
-    timm = need("timm")
-    try:
-        config = timm.get_pretrained_cfg(name)
-    except RuntimeError as problem:
-        raise UserError(f"init was pretrained with backbone=timm/{name}: {problem}") from None
+    check_timm_name(name)
+    config = need("timm").get_pretrained_cfg(name)
     if config is None or not config.has_weights:
         raise UserError(
             f"init was pretrained with backbone=timm/{name}, of which timm has no pretrained weights; "
             "timm.list_pretrained() lists those it has, and init=FILE takes weights of your own"
         )
-    origin = f"the weights of timm/{name}"
-    configured = Pretrained(Path(), origin, config.input_size[-1], tuple(config.mean), tuple(config.std))
     repository = config.hf_hub_id
     files = (config.hf_hub_filename,) if config.hf_hub_filename else _TIMM_FILES
     paths = [cached_file(repository, file) for file in files] if repository else []
@@ -87,7 +82,8 @@ def _of_timm(name: str) -> Pretrained:
         paths.append(_torch_cache(url))
     for path in paths:
         if path is not None and path.is_file():
-            return Pretrained(path, origin, configured.size, configured.mean, configured.std)
+            statistics = tuple(config.mean), tuple(config.std)
+            return Pretrained(path, f"the weights of timm/{name}", config.input_size[-1], *statistics)
     if repository:
         raise UserError(
             f"init was pretrained, but the cache {hub_cache()} has no {files[0]} of {repository}, and nothing "
@@ -216,9 +212,8 @@ def _side(value: Any) -> int | None:
 
 
 def _statistics(mean: Any, std: Any) -> dict[str, Any]:
-    numbers = [value for values in (mean, std) if isinstance(values, list) for value in values]
-    is_pair = isinstance(mean, list) and isinstance(std, list) and len(mean) == len(std) > 0
-    if not is_pair or not all(is_number(value) for value in numbers):
+    are_lists = isinstance(mean, list) and isinstance(std, list) and len(mean) == len(std) > 0
+    if not are_lists or not all(map(is_number, [*mean, *std])):
         return {}
     return {"mean": tuple(mean), "std": tuple(std)}
 

@@ -87,8 +87,10 @@ def sinkhorn_codes(logits: Logits, epsilon: float, iterations: int) -> Logits:
 
 
 class Sinkhorn(nn.Module, AbstractCodes):
-    """Codes by Sinkhorn-Knopp over the global batch, and over the last `size` keys of the view where `size` is
-    above 0: once that many are stored, from epoch `after` on (Caron et al. 2020, sec. 3.1 and 4.2)."""
+    """Codes by Sinkhorn-Knopp over the global batch (Caron et al. 2020, sec. 3.1).
+
+    With `size` above 0, the last `size` keys of the view are added: once the queue is full and `after` epochs
+    are over (sec. 4.2)."""
 
     equation = "all prototypes w_k; v+ is sum_k q_k w_k, q = Sinkhorn-Knopp of v.w / {epsilon}, {iterations} iterations"
     remarks = (("size", lambda size: size > 0, "with the last {size} keys"),)
@@ -122,7 +124,7 @@ class Sinkhorn(nn.Module, AbstractCodes):
         self, key_groups: int, group_of: Callable[[int], int], prepare: Callable[[Tensor], Tensor]
     ) -> None:
         if self.queue is not None:
-            self.queue.setup(self.views, _own_group, prepare)
+            self.queue.setup(self.views, int, prepare)  # the group of a view is its number
 
     @torch.no_grad()
     def codes(
@@ -152,10 +154,6 @@ class Sinkhorn(nn.Module, AbstractCodes):
         if self.queue is not None:
             self.queue.sampling(batch_size, 1)  # raises if the queue is too small
         return super().sampling(batch_size, key_views, keys_per_instance, same_instance_negatives)
-
-
-def _own_group(key: int) -> int:
-    return key
 
 
 class Centred(nn.Module, AbstractCodes):

@@ -22,8 +22,8 @@ def checked(value: Value, key: str = "weight") -> Value:
     return parse_within(value, f"prior.{key}", 0)
 
 
-BATCH_NORM_STEADY = 1e-5  # what batch norms add to a variance
-STEADY = 1e-4  # added to a variance, so that the root of none has a slope
+BATCH_NORM_EPS = 1e-5  # added to a variance, as batch norms do
+VARIANCE_EPS = 1e-4  # added to a variance, so that its root has a gradient at zero
 
 
 @dataclass(frozen=True)
@@ -56,15 +56,17 @@ class VarianceCovariance(AbstractPrior):
         return at(self.weight, progress) * (self.variance * variance + 2.0 * self.covariance * covariance)
 
 
-def variance_hinge(cloud: Float[Tensor, "row dim"], steady: float = STEADY) -> Float[Tensor, ""]:
+def variance_hinge(cloud: Float[Tensor, "row dim"], eps: float = VARIANCE_EPS) -> Float[Tensor, ""]:
     """mean_j max(0, 1 - s_j), s_j the deviation of dimension j."""
-    return F.relu(1.0 - (_centred(cloud).square().sum(dim=0) / _freedom(cloud) + steady).sqrt()).mean()
+    return F.relu(
+        1.0 - (_centred(cloud).square().sum(dim=0) / _degrees_of_freedom(cloud) + eps).sqrt()
+    ).mean()
 
 
 def covariance_energy(cloud: Float[Tensor, "row dim"]) -> Float[Tensor, ""]:
     """(1/d) sum_(i != j) C_ij^2, C the covariance matrix of the dimensions."""
     centred = _centred(cloud)
-    covariance = centred.T @ centred / _freedom(cloud)
+    covariance = centred.T @ centred / _degrees_of_freedom(cloud)
     return (covariance.square().sum() - covariance.diagonal().square().sum()) / cloud.shape[1]
 
 
@@ -72,7 +74,7 @@ def _centred(cloud: Tensor) -> Tensor:
     return cloud - cloud.mean(dim=0)
 
 
-def _freedom(cloud: Tensor) -> int:
+def _degrees_of_freedom(cloud: Tensor) -> int:
     return max(1, len(cloud) - 1)
 
 
@@ -136,7 +138,7 @@ def correlation_error(
 def standardised(cloud: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
     """Every dimension with mean 0 and variance 1 over the batch, as a batch norm without weights gives it."""
     centred = _centred(cloud)
-    return centred / (centred.square().mean(dim=0) + BATCH_NORM_STEADY).sqrt()
+    return centred / (centred.square().mean(dim=0) + BATCH_NORM_EPS).sqrt()
 
 
 KNOTS, REACH = 17, 3.0  # of the integral over frequencies, as the authors have it

@@ -273,11 +273,7 @@ class PlainImages(PlainView):
         return (view,) * count if self._renderer.colours == "rgb" else split(view, max(count, 2))[:count]
 
     def __call__(
-        self,
-        pixels: Pixels,
-        seed: int = 0,
-        epoch: int = 0,
-        index: Int[np.ndarray, "image"] | None = None,
+        self, pixels: Pixels, seed: int = 0, epoch: int = 0, index: Int[np.ndarray, "image"] | None = None
     ) -> tuple[Image]:
         pixels = self._renderer.unit(pixels)
         full_box = np.concatenate([np.zeros_like(pixels.size), pixels.size], axis=1).astype(np.int32)
