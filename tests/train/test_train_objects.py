@@ -248,6 +248,12 @@ def test_a_prior_may_be_an_object(tmp_path: Path) -> None:
 def test_a_method_takes_no_further_parts() -> None:
     with pytest.raises(nf.UserError, match="together with a Method"):
         split_objects(own_method(), {"bound": "nwj"})
+    for key, choice in {"bound.alpha": "bound", "temperature": "critic"}.items():
+        with pytest.raises(nf.UserError, match=f"{key} was given together with an object for {choice}"):
+            split_objects(own_method(), {key: 0.5})
+    with pytest.raises(nf.UserError, match=r"views\.crops was given together with an object for views"):
+        split_objects("simclr", {"views": cut, "views.crops": "2x16,2x8"})
+    assert split_objects("simclr", {"views": cut, "views.count": 3}).layers == ({"views.count": 3},)
     with pytest.raises(nf.UserError, match="expected the name of a recipe"):
         split_objects(3)
 
@@ -399,6 +405,7 @@ class StopAfter(nf.Hook):
         (lambda picture: picture.nothing, "failed on a picture .AttributeError"),
         (lambda picture: 3, "failed on a picture .TypeError: it returned int"),
         ([cut, 3], "views was "),
+        (lambda picture: [picture, picture], "returned list; pass several views as a list of functions"),
         (lambda picture: torch.full((3, 16, 16), torch.nan), "numbers that are not finite"),
     ],
 )

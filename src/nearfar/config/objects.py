@@ -8,7 +8,7 @@ object that is passed then.
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import partial
 from types import MethodType
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.config.schema import plain, settable
-from nearfar.config.sections import PARTS_BY_CHOICE, built_from, section_of
+from nearfar.config.sections import ALIASES, PARTS_BY_CHOICE, built_from, section_of
 from nearfar.core.abstract import AbstractEncoders, AbstractViews, AbstractViewSettings
 from nearfar.core.adapters import adapt, unwrapped
 from nearfar.core.learnt import LearntNumber
@@ -53,6 +53,7 @@ def split_objects(recipe: Any, *layers: Mapping[str, Any]) -> Request:
     """Separates objects from settings. Objects that settings describe completely become settings."""
     objects: dict[str, Any] = {}
     settings = tuple(_settings_of_layer(layer, objects) for layer in layers)
+    _check_unused(layers, objects)
     if isinstance(recipe, str):
         if BACKBONE in objects and "encoders" in objects:
             raise UserError(
@@ -71,6 +72,7 @@ def split_objects(recipe: Any, *layers: Mapping[str, Any]) -> Request:
     if isinstance(recipe.views, AbstractViews):
         objects.setdefault(VIEWS, recipe.views)
     if not planned:
+        _check_unused(layers, PARTS_BY_CHOICE)
         parts = {choice: getattr(recipe, choice) for choice in PARTS_BY_CHOICE}
         if (
             built_from(recipe.encoders) is not None
@@ -79,6 +81,14 @@ def split_objects(recipe: Any, *layers: Mapping[str, Any]) -> Request:
         return Request(CUSTOM, settings, {**objects, **parts, METHOD: recipe})
     _settings_of_layer({choice: getattr(recipe, choice) for choice in PARTS_BY_CHOICE}, objects)
     return Request(recipe, settings, objects)
+
+
+def _check_unused(layers: Sequence[Mapping[str, Any]], owned: Container[str]) -> None:
+    """Stops at a setting of a part that is an object, where it would change nothing."""
+    for key in (key for layer in layers for key in layer):
+        choice, _, setting = ALIASES.get(key, key).partition(".")
+        if setting and choice in owned and (choice, setting) not in ((VIEWS, "count"), (VIEWS, "symmetric")):
+            raise UserError(f"{key} was given together with an object for {choice}; set it in the object")
 
 
 def is_planned(encoders: AbstractEncoders) -> bool:

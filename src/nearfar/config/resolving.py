@@ -51,6 +51,7 @@ from nearfar.config.recipes import RECIPES, Recipe
 from nearfar.config.recipes.recipe import method_template
 from nearfar.config.schema import check_given, plain, settable, unknown
 from nearfar.config.sections import (
+    ALIASES,
     PAIRING_KEYS,
     PARTS_BY_CHOICE,
     built_from,
@@ -68,7 +69,6 @@ from nearfar.modalities import MODALITIES, Modality, modality_of_views
 from nearfar.modalities.image.views.functions import PictureFunctions
 from nearfar.parts.encoders import HeadConfig
 
-ALIASES = {"temperature": "critic.temperature"}  # names the contract keeps at the top
 Layer = Mapping[str, Any]
 NO_TEMPLATE: Mapping[str, Any] = {}
 SCORING_CHOICES = ("critic", "negatives", "selection", "bound")

@@ -24,8 +24,9 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from nearfar.config.recipes import RECIPES
-from nearfar.config.resolving import ALIASES, all_keys, resolve
+from nearfar.config.resolving import all_keys, resolve
 from nearfar.config.schema import settable, unknown
+from nearfar.config.sections import ALIASES
 from nearfar.config.settings import Settings
 from nearfar.data import open_data
 from nearfar.errors import UserError, check_whole

@@ -115,7 +115,8 @@ def _as_tensor(result: Any) -> Float[Tensor, "channel height width"]:
         array = result[..., None] if result.ndim == 2 else result
         result = torch.from_numpy(array.transpose(2, 0, 1).copy())  # it may be read-only
     if not isinstance(result, Tensor):
-        raise TypeError(f"it returned {type(result).__name__}")
+        several = "; pass several views as a list of functions" if isinstance(result, (list, tuple)) else ""
+        raise TypeError(f"it returned {type(result).__name__}{several}")
     tensor = result.detach().as_subclass(Tensor)
     if tensor.ndim == 4 and len(tensor) == 1:
         tensor = tensor[0]
