@@ -1,6 +1,6 @@
-"""`mi_matrix` beside the full estimator: time, rank correlation, memory.
+"""`mi_matrix` beside `estimate_mi`: time, rank correlation, memory.
 
-    python benchmarks/matrix.py                         46 columns (1,035 pairs) of 1,000 rows; full on 150 of the pairs
+    python benchmarks/matrix.py                         46 columns (1,035 pairs) of 1,000 rows
     python benchmarks/matrix.py --columns 500 --rows 10000 --full 0
 
 The columns are a random graph: each is a random function (linear, quadratic, sine, threshold, product) of up to two
@@ -15,7 +15,8 @@ import numpy as np
 from scipy.stats import spearmanr
 
 import nearfar as nf
-from nearfar.estimate.matrix import refined_nats
+from nearfar.estimate import MiMatrix
+from nearfar.estimate.settings import REFINED
 
 FUNCTIONS = (
     lambda a, b: a,
@@ -59,40 +60,54 @@ def main() -> None:
     )
     parser.add_argument("--columns", type=int, default=46)
     parser.add_argument("--rows", type=int, default=1000)
-    parser.add_argument("--full", type=int, default=150, help="pairs estimated by the full estimator")
+    parser.add_argument("--full", type=int, default=100, help="pairs of each kind that estimate_mi estimates")
+    parser.add_argument("--workers", type=int, help="processes; with 1 the CPU time is of all the work")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     table = random_table(options.columns, options.rows, options.seed)
     nf.mi_matrix({name: column[:50] for name, column in list(table.items())[:3]}, refine=0)  # imports
-    start = time.perf_counter()
-    screened = nf.mi_matrix(table, refine=0)
-    middle = time.perf_counter()
-    pairs = nf.mi_matrix(table)
-    end = time.perf_counter()
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(
-        f"{len(pairs):,} pairs of {options.rows:,} rows: screening {middle - start:.1f} s, with refinement {end - middle:.1f} s"
-    )
-    print(f"{pairs.refined.sum()} refined; peak memory of the process {memory:.2f} GB")
-    if options.full:
-        random = np.random.default_rng(1)
-        draw = random.permutation(len(pairs))[: options.full]
-        start = time.process_time()
-        full = []
-        for k in draw:
-            x, y = table[pairs.x[k]], table[pairs.y[k]]
-            kinds = np.array([len(np.unique(side)) <= 20 for side in (x, y)])
-            full.append(refined_nats(x, y, kinds, {}))
-        seconds = (time.process_time() - start) / len(draw)
-        known = dict(zip(zip(screened.x, screened.y, strict=True), screened.nats, strict=True))
-        screening = [known[pairs.x[k], pairs.y[k]] for k in draw]
-        print(f"full estimator on {len(draw)} pairs: {seconds:.2f} CPU-s each")
+    results = []
+    for refine in (0, REFINED):
+        start = time.perf_counter(), time.process_time()
+        results.append(nf.mi_matrix(table, refine=refine, workers=options.workers))
+        seconds, cpu_seconds = time.perf_counter() - start[0], time.process_time() - start[1]
         print(
-            f"rank correlation with it: screening {spearmanr(full, screening)[0]:.3f}, refined {spearmanr(full, pairs.nats[draw])[0]:.3f}"
+            f"{len(results[-1]):,} pairs of {options.rows:,} rows, {results[-1].refined.sum()} refined: {seconds:.1f} s, "
+            f"{cpu_seconds:.1f} CPU-s of this process"
         )
-        strong = np.array(full) > 0.02
+    screened, pairs = results
+    print(f"peak memory of the process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GB")
+    if options.full:
+        compare(table, screened, pairs, options.full)
+
+
+def compare(table: dict[str, np.ndarray], screened: MiMatrix, pairs: MiMatrix, count: int) -> None:
+    """Prints rank correlations with `estimate_mi`: of `count` pairs at equal distances in the order of their nats, so that
+    all strengths occur, and of `count` pairs drawn at random."""
+    dependent = np.flatnonzero(pairs.nats > 0)
+    ordered = dependent[np.linspace(0, len(dependent) - 1, min(count, len(dependent))).astype(int)]
+    drawn = np.random.default_rng(1).permutation(len(pairs))[:count]
+    start, full = time.process_time(), {}
+    for k in {*ordered.tolist(), *drawn.tolist()}:
+        estimate = nf.estimate_mi(table[pairs.x[k]], table[pairs.y[k]], baselines=False)
+        full[k] = estimate.nats, estimate.p_value is not None and estimate.p_value < 0.05
+    print(f"estimate_mi: {(time.process_time() - start) / len(full):.2f} CPU-s a pair")
+    known = dict(zip(zip(screened.x, screened.y, strict=True), screened.nats, strict=True))
+    screening = np.array([known[pair] for pair in zip(pairs.x, pairs.y, strict=True)])
+    strong = [k for k in ordered if full[k][0] > 0.02]
+    selections = {"of all strengths": ordered, "of these above 0.02 nats": strong, "drawn at random": drawn}
+    for name, selection in selections.items():
+        nats, is_dependent = map(np.array, zip(*(full[k] for k in selection), strict=True))
+        for ties, values in (("", nats), (", ties at 0 where p >= 0.05", np.where(is_dependent, nats, 0.0))):
+            first, second = (spearmanr(values, x[selection])[0] for x in (screening, pairs.nats))
+            print(f"{len(nats)} {name}{ties}: rank correlation {first:.3f} screened, {second:.3f} refined")
+        says = pairs.nats[selection] > 0
         print(
-            f"of the {strong.sum()} above 0.02 nats: {spearmanr(np.array(full)[strong], np.array(screening)[strong])[0]:.3f}, {spearmanr(np.array(full)[strong], pairs.nats[draw][strong])[0]:.3f}"
+            f"    both dependent {(says & is_dependent).sum()}, neither {(~says & ~is_dependent).sum()}, ",
+            end="",
+        )
+        print(
+            f"only mi_matrix {(says & ~is_dependent).sum()}, only estimate_mi {(~says & is_dependent).sum()}"
         )
 
 

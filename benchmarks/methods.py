@@ -31,7 +31,7 @@ SIDE, CROPS = 16, "2x16,4x8"
 RECIPES = ("simclr", "moco", "byol", "barlow", "swav", "dino", "sigreg", "lejepa")
 ARMS = (*RECIPES, *(f"{name} {CROPS}" for name in ("simclr", "swav", "dino", "lejepa")))
 FIGURES = ("knn", "linear")
-UNTRAINED = "untrained"
+BASELINES = ("pixels", "untrained")
 
 
 def write_split(train: str, test: str, images: int, folder: Path) -> None:
@@ -62,7 +62,7 @@ def equal_pixels(arm: str, epochs: int) -> int:
 def measure(
     arm: str, seed: int, out: Path, test: str, epochs: int, changes: dict[str, Any]
 ) -> dict[str, float]:
-    """The accuracies of a run in percent, those of its untrained network, its CPU seconds and epochs."""
+    """The accuracies of a run in percent, those of the baselines, its CPU seconds and epochs."""
     folder = out / f"{arm.replace(' ', '-').replace(',', '-')}-{seed}"
     file = folder / f"{test}.json"
     if file.exists():
@@ -81,8 +81,10 @@ def measure(
     start = time.process_time()
     data = str(out / "train.npz")
     run = nf.pretrain(recipe, data, folder, quiet=True, seed=seed, epochs=epochs, config=settings)
-    seconds = time.process_time() - start
-    baselines = [UNTRAINED] if arm == RECIPES[0] else []
+    seconds_file = folder / "seconds.json"  # a run that is finished takes none
+    if not seconds_file.exists():
+        seconds_file.write_text(json.dumps(time.process_time() - start))
+    baselines = list(BASELINES) if arm == RECIPES[0] else []
     result = nf.evaluate(
         run,
         train=data,
@@ -92,9 +94,10 @@ def measure(
         same_labels=True,
     )
     figures = {name: 100 * result[name]["top1"] for name in FIGURES}
-    for name in FIGURES if baselines else ():
-        figures[f"{UNTRAINED} {name}"] = 100 * result["baselines"][UNTRAINED][name]["top1"]
-    figures |= {"seconds": seconds, "epochs": epochs}
+    for baseline in baselines:
+        for name in FIGURES:
+            figures[f"{baseline} {name}"] = 100 * result["baselines"][baseline][name]["top1"]
+    figures |= {"seconds": json.loads(seconds_file.read_text()), "epochs": epochs}
     file.write_text(json.dumps(figures))
     return figures
 
@@ -124,9 +127,9 @@ def main() -> None:
             measure(arm, int(seed), options.out, test, epochs, changes) for seed in options.seeds.split(",")
         ]
         print(_line(arm, [[result[name] for result in results] for name in (*FIGURES, "seconds", "epochs")]))
-        if arm == RECIPES[0]:
-            columns = [[result[f"{UNTRAINED} {name}"] for result in results] for name in FIGURES]
-            print(_line(UNTRAINED, columns), flush=True)
+        for baseline in BASELINES if arm == RECIPES[0] else ():
+            columns = [[result[f"{baseline} {name}"] for result in results] for name in FIGURES]
+            print(_line(baseline, columns), flush=True)
 
 
 def _line(arm: str, columns: list[list[float]]) -> str:

@@ -47,7 +47,7 @@ copybutton_prompt_text = "$ "
 
 # title of an API page: the modules whose public names it lists
 API = {
-    "Training": ["nearfar.train.pretrain", "nearfar.train.recipe", "nearfar.train.distill", "nearfar.train.hooks", "nearfar.train.loggers", "nearfar.simclrv2.run", "nearfar.sweeps.run"],
+    "Training": ["nearfar.train.pretrain", "nearfar.train.distill", "nearfar.train.hooks", "nearfar.train.loggers", "nearfar.simclrv2.run", "nearfar.sweeps.run"],
     "Runs, evaluation, export": ["nearfar.run.trained", "nearfar.run.teachers", "nearfar.evaluate", "nearfar.evaluate.knn", "nearfar.detect.run", "nearfar.exported.hub", "nearfar.exported.write", "nearfar.report"],
     "Losses": ["nearfar.losses"],
     "Methods and scores": ["nearfar.core.method", "nearfar.core.types", "nearfar.core.scores", "nearfar.core.encoding", "nearfar.core.schedules"],

@@ -5,17 +5,20 @@ whose libraries reserve 3.7 GB of addresses, and control groups need root. One p
 for each command, so a command starts with what the imports take (1.1 GB) and not with what the last one left.
 """
 
+import atexit
+import functools
 import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 MEMORY = 2 * 10**9  # bytes that a command may reserve, PyTorch included
-PATIENCE = 900  # seconds for all commands on a busy machine: more is a hang
+TIMEOUT = 900.0  # seconds for all commands on a busy machine: more is a hang
 RUNNER = """
 import contextlib, io, json, os, resource, sys
 from pathlib import Path
@@ -38,12 +41,16 @@ def run(words):
 
 def outcome(words):
     resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT))
+    with contextlib.suppress(MemoryError):
+        bytearray(LIMIT)
+        os._exit(3)  # the limit has no effect
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
         code = run(words)
     return [code, errors.getvalue()]
 
-for words in json.loads(sys.argv[1]):
+for line in sys.stdin:
+    words = json.loads(line)
     child = os.fork()
     if child == 0:
         os.write(1, json.dumps(outcome(words)).encode() + b"\\n")
@@ -58,11 +65,11 @@ needs_linux = pytest.mark.skipif(
 )
 
 
-def outcomes(commands: Sequence[Sequence[str]]) -> list[list[Any]]:
-    """[exit code, messages] of each command, one after another. `scenes FILE` reads what `detect --train FILE`
-    would."""
-    process = subprocess.run(
-        [sys.executable, "-c", f"LIMIT = {MEMORY}\n{RUNNER}", json.dumps(commands)],
+@functools.cache
+def _runner() -> "subprocess.Popen[str]":
+    """The process that forks, one for all tests of this process."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"LIMIT = {MEMORY}\n{RUNNER}"],
         # Arrow's own allocator reserves a gigabyte of addresses, which RLIMIT_DATA would count
         env={
             **os.environ,
@@ -70,15 +77,37 @@ def outcomes(commands: Sequence[Sequence[str]]) -> list[list[Any]]:
             "CUDA_VISIBLE_DEVICES": "",
             "ARROW_DEFAULT_MEMORY_POOL": "system",
         },
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=PATIENCE,
     )
-    assert process.returncode == 0, process.stderr[-2000:]
-    result: list[list[Any]] = [json.loads(line) for line in process.stdout.splitlines()]
-    for words, (_, message) in zip(commands, result, strict=True):
-        assert "memory ran out" not in message, (words, message)
+    atexit.register(process.kill)
+    return process
+
+
+def outcomes(commands: Sequence[Sequence[str]]) -> list[list[Any]]:
+    """[exit code, messages] of each command, one after another. `scenes FILE` reads what `detect --train FILE`
+    would."""
+    runner, result = _runner(), []
+    assert runner.stdin is not None
+    assert runner.stdout is not None
+    hang = threading.Timer(TIMEOUT, runner.kill)
+    hang.start()
+    try:
+        for words in commands:
+            runner.stdin.write(json.dumps(words) + "\n")
+            runner.stdin.flush()
+            line = runner.stdout.readline()
+            assert line, (words, "hung, or the system ended it")
+            code, message = json.loads(line)
+            assert "memory ran out" not in message, (words, message)
+            result.append([code, message])
+    except BaseException:
+        runner.kill()
+        _runner.cache_clear()
+        raise
+    finally:
+        hang.cancel()
     return result
 
 

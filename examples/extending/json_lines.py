@@ -34,7 +34,7 @@ class JsonLines(AbstractSource):
     def names(self) -> Sequence[str]:
         return [f"{self._path.name}#{number}" for number in range(len(self._ends))]
 
-    def read(self, number: int) -> np.ndarray:
+    def read_item(self, number: int) -> np.ndarray:
         try:
             return np.asarray(self._row(number)["x"], dtype=np.float32)
         except (ValueError, KeyError, TypeError) as problem:

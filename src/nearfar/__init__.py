@@ -132,9 +132,8 @@ if TYPE_CHECKING:
     from nearfar.train.hooks import Hook
     from nearfar.train.loggers import Logger
     from nearfar.train.online import OnlineHead
-    from nearfar.train.pretrain import pretrain
+    from nearfar.train.pretrain import pretrain, recipe
     from nearfar.train.pretrain import train_supervised as train
-    from nearfar.train.recipe import recipe
 
 # the same names once more for Python itself; tests/core/test_core_surface.py holds the two lists together
 _PUBLIC_NAMES = {
@@ -170,10 +169,9 @@ _PUBLIC_NAMES = {
     "nearfar.train.loggers": "Logger",
     "nearfar.train.online": "OnlineHead",
     "nearfar.simclrv2.run": "semi",
-    "nearfar.train.pretrain": "pretrain train_supervised",
+    "nearfar.train.pretrain": "pretrain recipe train_supervised",
     "nearfar.run.teachers": "Teacher",
     "nearfar.run.trained": "Run",
-    "nearfar.train.recipe": "recipe",
     "nearfar.core.types": "Batch Certificate Context Encoded NegativeSampling Outcome Pair",
     "nearfar.modalities.image.views": "Augment BYOLViews CMCViews CropFlipViews InstDiscViews SimCLRViews Views",
 }
@@ -197,7 +195,7 @@ def __getattr__(name: str) -> Any:
         from nearfar.system.extras import missing_extra
 
         raise missing_extra(problem) or problem from None
-    globals()[name] = attribute  # asked for once
+    globals()[name] = attribute  # looked up once
     return attribute
 
 

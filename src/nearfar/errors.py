@@ -54,6 +54,12 @@ class NotFinite(UserError):
     """The output of a network contains NaN or infinity."""
 
 
+def as_sentence(problem: Exception) -> str:
+    """The message of an exception as a sentence."""
+    text = " ".join(str(problem).split()) or type(problem).__name__
+    return text if text.endswith((".", "!", "?")) else text + "."
+
+
 class NotSaved(UserError):
     """A result was computed but could not be written. The exception carries the result."""
 

@@ -4,12 +4,13 @@ SelectKBest(mutual_info_regression, k=10).fit(X, y)
 make_pipeline(RunFeatures("runs/photos"), LogisticRegression()).fit(images, labels)
 """
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils import check_array, check_X_y
+from sklearn.utils import check_array, check_random_state, check_X_y
 
 from nearfar.errors import UserError
 from nearfar.estimate.mi import estimate_mi
@@ -17,25 +18,25 @@ from nearfar.estimate.samples import Kinds, discrete_columns
 
 
 def mutual_info_regression(
-    X: Any, y: Any, *, discrete_features: Any = "auto", random_state: int = 0
+    X: Any, y: Any, *, discrete_features: Any = "auto", random_state: Any = 0
 ) -> Float[np.ndarray, "feature"]:
     """Nats of each column of X about a numeric target y, as `sklearn.feature_selection` has it.
 
     `discrete_features`: "auto", True, False, a mask, or numbers of columns. "auto" takes columns with few
-    distinct values as categories.
+    distinct values as categories. `random_state`: a seed, a generator, or None for another seed each time.
     """
     return _information(X, y, discrete_features, random_state, discrete_target=False)
 
 
 def mutual_info_classif(
-    X: Any, y: Any, *, discrete_features: Any = "auto", random_state: int = 0
+    X: Any, y: Any, *, discrete_features: Any = "auto", random_state: Any = 0
 ) -> Float[np.ndarray, "feature"]:
     """Nats of each column of X about classes y; options as in `mutual_info_regression`."""
     return _information(X, y, discrete_features, random_state, discrete_target=True)
 
 
 def _information(
-    X: Any, y: Any, discrete_features: Any, random_state: int, discrete_target: bool
+    X: Any, y: Any, discrete_features: Any, random_state: Any, discrete_target: bool
 ) -> Float[np.ndarray, "feature"]:
     X, y = check_X_y(X, y, y_numeric=not discrete_target)
     if discrete_target:
@@ -48,8 +49,10 @@ def _information(
     else:
         kinds = np.isin(columns, columns[_positions(discrete_features, len(columns))])
     target = np.array([discrete_target])
+    is_seed = isinstance(random_state, Integral)
+    seed = random_state if is_seed else int(check_random_state(random_state).randint(2**31))
     return np.array(
-        [_column_information(X[:, column], y, (kinds[[column]], target), random_state) for column in columns]
+        [_column_information(X[:, column], y, (kinds[[column]], target), seed) for column in columns]
     )
 
 

@@ -120,7 +120,8 @@ def _evaluate(loss: Loss, inputs: Sequence[Any]) -> LossEvaluation:
     torch.manual_seed(0)
     value = loss(*leaves)
     if not isinstance(value, Tensor) or value.numel() != 1:
-        raise UserError(f"loss returned {type(value).__name__}; expected a tensor with one number")
+        kind = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"type {type(value).__name__}"
+        raise UserError(f"loss returned a value of {kind}; expected a tensor with one number")
     rows = [one for one in leaves if _is_differentiable(one) and one.ndim]
     shared = [one for one in leaves if _is_differentiable(one) and not one.ndim]
     if isinstance(loss, nn.Module):
@@ -223,15 +224,9 @@ def _run_rank(folder: str, rank: int, world: int) -> None:
         rows, following = (
             [_parts(one, world)[place % world] for one in inputs] for place in (rank, rank + 1)
         )
-        evaluation = _evaluate(loss, rows)
-        result = {
-            "value": evaluation.value,
-            "rows": evaluation.rows,
-            "common": evaluation.shared,
-            "next": _evaluate(loss, following).value,
-            "change": _change(loss, rows, moves=rank == 0),
-        }
-        torch.save(result, Path(folder, f"result-{rank}"))
+        own, next_value = _evaluate(loss, rows), _evaluate(loss, following).value
+        change = _change(loss, rows, moves=rank == 0)
+        torch.save((own.value, own.rows, own.shared, next_value, change), Path(folder, f"result-{rank}"))
         dist.destroy_process_group()
     except Exception as error:
         Path(folder, f"error-{rank}").write_text(f"{type(error).__name__}: {error_reason(error)}")
@@ -239,9 +234,8 @@ def _run_rank(folder: str, rank: int, world: int) -> None:
 
 
 def _read_result(path: Path) -> RankResult:
-    stored = torch.load(path, weights_only=True)
-    evaluation = LossEvaluation(stored["value"], stored["rows"], stored["common"])
-    return RankResult(evaluation, stored["next"], stored["change"])
+    value, rows, shared, next_value, change = torch.load(path, weights_only=True)
+    return RankResult(LossEvaluation(value, rows, shared), next_value, change)
 
 
 # ----------------------------------------------------------------------------------------------- findings
@@ -274,6 +268,8 @@ class RankComparison:
 
     def _difference(self, name: str, value: Tensor, expected: Tensor) -> str | None:
         value, expected = value.double(), expected.double()
+        if not (value.isfinite().all() and expected.isfinite().all()):
+            return f"the {name} is not finite"
         scale = float(expected.abs().max())
         if float((value - expected).abs().max()) <= self.rtol * scale + self.rtol**2:
             return None
@@ -293,7 +289,10 @@ class RankComparison:
 
     def _causes(self) -> list[str]:
         values = [rank.evaluation.value for rank in self.ranks]
-        if all(
+        if not torch.stack(values).isfinite().all():
+            return []
+        is_sum = self._close(torch.stack(values).sum(), self.one.value)  # needs nothing of other ranks
+        if not is_sum and all(
             value_alone is not None and self._close(v, value_alone)
             for v, value_alone in zip(values, self.unsynchronised, strict=True)
         ):

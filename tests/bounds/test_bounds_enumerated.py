@@ -88,13 +88,13 @@ WORLDS = [fair_coin(), fair_coin(0.1), *map(random_world, range(30))]
 
 @pytest.mark.parametrize("negatives", [1, 2])
 def test_vince_with_density_ratios_never_exceeds_the_information(negatives: int) -> None:
-    """Thm 3.1, Eq. 3: with weights p / q the expectation is InfoNCE's, and after -K + 1 it is at most
-    log K - K + 1, which is below 0: vacuous."""
+    """Thm 3.1, Eq. 3: with weights p / q the expectation is InfoNCE's, and after -K + 1 it is at most -K + 1 with the sum
+    that is printed, log K - K + 1 with a mean: vacuous."""
     for world in WORLDS:
         ratio = world.joint.sum(0) / world.proposal
         for mean in (True, False):
             vince = world.expectation(negatives, world.proposal, ratio, mean=mean) - negatives
-            assert vince <= math.log(negatives + 1) - negatives + 1e-12
+            assert vince <= (math.log(negatives + 1) if mean else 0.0) - negatives + 1e-12
             assert vince <= world.information + 1e-12
 
 
@@ -147,6 +147,21 @@ def test_weights_of_one_over_r_exceed_the_information() -> None:
     assert value == pytest.approx(5 * FAIR - 1)
     assert value == pytest.approx(2.466, abs=1e-3)
     assert value > world.information + 1.7
+
+
+@pytest.mark.parametrize(("states", "negatives"), [(2, 2), (3, 3)])
+def test_negatives_accepted_by_a_threshold_exceed_the_information(states: int, negatives: int) -> None:
+    """Ex. 1-2: by a threshold on similarity r is 0 or 1, so q lacks values that p has, and the weights 1 / r are 1. u = v
+    uniform, similarity 1 to itself, 1/2 to the next value and 0 to the third: Ex. 1 with t = 1/2 for two values, Ex. 2 with
+    1/4 and 3/4 for three. No negative is the positive, so the value is log K, above I = log of the number of values."""
+    same = torch.eye(states, dtype=torch.float64)
+    similarity = same + 0.5 * same.roll(1, dims=1)
+    accepted = similarity <= 0.5 if states == 2 else (similarity >= 0.25) & (similarity <= 0.75)
+    world = World(same / states, SHARP * same, accepted.double())
+    assert not ((world.proposal > 0) == (world.joint.sum(0) > 0)).all()
+    value = world.expectation(negatives, world.proposal, torch.ones_like(same))
+    assert value == pytest.approx(math.log(negatives + 1))
+    assert value > world.information + 0.2
 
 
 def test_vince_plus_exceeds_the_information() -> None:
@@ -350,6 +365,8 @@ def test_infonce_and_nce_are_highest_at_the_log_ratio(negatives: int) -> None:
             lower, elsewhere = slope(world, negatives, bound, best + wrong)
             assert lower < highest - 1e-6
             assert elsewhere > 1e-4
+            middle, _ = slope(world, negatives, bound, best + 0.5 * wrong)
+            assert middle > (highest + lower) / 2 + 1e-6  # strictly concave between them
         assert slope(world, negatives, nf.InfoNCE(), best + by_row) == pytest.approx(
             slope(world, negatives, nf.InfoNCE(), best), abs=1e-12
         )

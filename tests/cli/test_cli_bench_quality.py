@@ -1,6 +1,7 @@
 """`nearfar bench quality`: arms train as the commands do, in turns, and resume from a record."""
 
 import json
+import multiprocessing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,9 +20,11 @@ from nearfar.bench.quality import (
     QualityPoint,
     minutes_to,
     our_trainer,
+    quality_arms,
     quality_chart,
     quality_table,
     run_quality,
+    serve_arm,
 )
 from nearfar.bench.records import append_record, read_records
 from nearfar.cli import main
@@ -168,6 +171,8 @@ def test_the_table_has_mean_and_deviation_over_seeds_and_says_where_a_goal_is_mi
         (["--data", "digits", "--goal", "70"], "--goal was 70"),
         (["--data", "digits", "--arm", "lr=1"], "--arm was 'lr=1'"),
         (["--data", "digits", "--arm", "a: lr"], "'lr' is not a setting"),
+        (["--data", "digits", "--arm", "a: lr=1", "--arm", "a: lr=2"], "expected names once each"),
+        (["--data", "digits", "--arm", "nearfar: lr=1"], "other than nearfar, lightly (same network)"),
         (["--data", "digits", "--arm", "a: views.crop_scale=[2,3]"], "views.crop_scale was [2, 3]"),
         (["--data", "digits", "--probes", "0"], "--probes was 0"),
         (
@@ -181,27 +186,45 @@ def test_wrong_options_are_named(words: list[str], message: str, capsys: pytest.
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arm", ["nearfar", "lightly (same"])
-@pytest.mark.parametrize(
-    ("data", "more", "message"),
-    [
-        ("missing.npz", [], "missing.npz"),
-        ("unlabelled.npz", [], "unlabelled.npz has no labels"),
-        ("images.npz", ["--batch-size", "500"], "500"),
-        ("images.npz", ["--batch-size", "16", "--probes", "6"], "--probes was 6"),
-    ],
-)
-def test_data_that_cannot_be_used_get_one_sentence(
-    data: str, more: list[str], message: str, arm: str, images: Path, capfd: pytest.CaptureFixture[str]
+BAD_DATA = [
+    ("missing.npz", 1, 16, "missing.npz"),
+    ("unlabelled.npz", 1, 16, "unlabelled.npz has no labels"),
+    ("images.npz", 1, 500, "500"),
+    ("images.npz", 6, 16, "probes was 6"),
+]
+
+
+@pytest.mark.parametrize("name", ["nearfar", "lightly (same network)"])
+@pytest.mark.parametrize(("data", "probes", "batch", "message"), BAD_DATA)
+def test_process_of_an_arm_refuses_unusable_data(
+    data: str, probes: int, batch: int, message: str, name: str, images: Path
 ) -> None:
-    """Also where the process of the arm is the first to notice: it prints nothing itself."""
-    if "lightly" in arm:
+    """In this process here: it raises the sentence, which `open_process` passes on."""
+    if "lightly" in name:
         pytest.importorskip("lightly")
     np.savez(images.parent / "unlabelled.npz", images=np.load(images)["images"])
-    words = ["--data", str(images.parent / data), "--epochs", "1", "--probes", "1", "--only", arm]
-    assert main(["bench", "quality", *words, "--backbone", "resnet8-w8", *more]) == 2
+    budget = QualityBudget(str(images.parent / data), None, 1, probes)
+    (chosen,) = (arm for arm in quality_arms("resnet8-w8", batch, {}) if arm.name == name)
+    with pytest.raises(UserError, match=message):
+        serve_arm(chosen, budget, 0, multiprocessing.Pipe()[0])
+
+
+def test_error_of_a_process_is_printed_once(images: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "--data",
+        str(images),
+        "--epochs",
+        "1",
+        "--probes",
+        "6",
+        "--batch-size",
+        "16",
+        "--only",
+        "nearfar",
+    ]
+    assert main(["bench", "quality", *words, "--backbone", "resnet8-w8"]) == 2
     printed = capfd.readouterr().err
-    assert message in printed
+    assert "--probes was 6" in printed
     assert printed.count("\n") == 1, printed
 
 

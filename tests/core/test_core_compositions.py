@@ -27,7 +27,7 @@ from nearfar.train.session import Session
 from nearfar.train.step import take_step
 
 BATCH, INSTANCES = 6, 24
-COMPOSITIONS = {"images": 75, "recordings": 30, "vectors": 40, "texts": 10}  # compositions that must run
+COMPOSITIONS = {"images": 30, "recordings": 12, "vectors": 25, "texts": 5}  # compositions that must run
 
 
 def pictures(folder: Path) -> Path:

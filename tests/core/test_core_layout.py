@@ -1,8 +1,6 @@
 """Strided 1x1 convolutions of few channels: their channels-last gradient crashes torch 2.15.0."""
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -11,38 +9,33 @@ import torch
 from PIL import Image
 from torch import nn
 
-from nearfar.core.layout import is_unsafe, to_channels_last
+from nearfar.cli import main
+from nearfar.core.networks import is_unsafe, to_channels_last
 from nearfar.parts.encoders import backbone
 from nearfar.system.machine import try_strided_convolution
-from tests.helpers import run_python
-
-ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
-def child(*words: object) -> "subprocess.CompletedProcess[str]":
-    return run_python(*words, env=ONE_THREAD)
-
+from tests.forked import run_command
 
 GRADIENT = """
 import sys, torch
-from nearfar.core.layout import to_channels_last
+from nearfar.core.networks import to_channels_last
 torch.manual_seed(0)
-channels = int(sys.argv[1])
-layer = to_channels_last(torch.nn.Conv2d(channels, 16, 1, stride=2, bias=False))
-for _ in range(3):
-    layer.zero_grad()
-    view = torch.randn(8, channels, 96, 96).contiguous(memory_format=torch.channels_last)
-    weight = torch.randn(8, 16, 48, 48)
-    (layer(view) * weight).sum().backward()
-    expected = torch.einsum("nohw,nchw->oc", weight.double(), view[:, :, ::2, ::2].double())
-    assert torch.allclose(layer.weight.grad[:, :, 0, 0].double(), expected, rtol=1e-3, atol=1e-2)
+for channels in map(int, sys.argv[1:]):
+    print(channels, flush=True)
+    layer = to_channels_last(torch.nn.Conv2d(channels, 16, 1, stride=2, bias=False))
+    for _ in range(3):
+        layer.zero_grad()
+        view = torch.randn(8, channels, 96, 96).contiguous(memory_format=torch.channels_last)
+        weight = torch.randn(8, 16, 48, 48)
+        (layer(view) * weight).sum().backward()
+        expected = torch.einsum("nohw,nchw->oc", weight.double(), view[:, :, ::2, ::2].double())
+        assert torch.allclose(layer.weight.grad[:, :, 0, 0].double(), expected, rtol=1e-3, atol=1e-2)
 """
 
 
-@pytest.mark.parametrize("channels", [2, 4, 8, 12, 15, 16, 24])
-def test_gradient_of_a_strided_pointwise_convolution(channels: int) -> None:
-    process = child("-c", GRADIENT, channels)
-    assert process.returncode == 0, (process.returncode, process.stderr)
+def test_gradient_of_a_strided_pointwise_convolution() -> None:
+    """In a process that may crash; it prints the number of channels first."""
+    process = run_command(2, 4, 8, 12, 15, 16, 24, code=GRADIENT)
+    assert process.returncode == 0, (process.returncode, process.stdout, process.stderr)
 
 
 def test_only_unsafe_layers_stay_contiguous() -> None:
@@ -74,22 +67,18 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_training_and_fine_tuning_survive(photos: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     settings = ("backbone=resnet8-w8", "epochs=2", "image_size=96", "batch_size=8", "precision=fp32")
-    process = child("-m", "nearfar", "train", photos, "--out", run, *settings)
+    process = run_command("train", photos, "--out", run, *settings)
     assert process.returncode == 0, (process.returncode, process.stderr)
-    process = child(
-        "-m", "nearfar", "evaluate", run, "--protocol", "finetune", "--lr", "1e-4", "--no-baselines"
-    )
+    process = run_command("evaluate", run, "--protocol", "finetune", "--lr", "1e-4", "--no-baselines")
     assert process.returncode == 0, (process.returncode, process.stderr)
 
 
-def test_doctor_tries_the_convolution() -> None:
-    facts = json.loads(child("-m", "nearfar", "doctor", "--json").stdout)
+def test_doctor_tries_the_convolution(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
     assert facts["strided_convolution"] in ("works", "crashes")
-    lines = [
-        line
-        for line in child("-m", "nearfar", "doctor").stdout.splitlines()
-        if "strided 1x1 convolution" in line
-    ]
+    assert main(["doctor"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "strided 1x1 convolution" in line]
     assert len(lines) == 1
     assert facts["strided_convolution"] in lines[0]
     assert ("keeps such layers contiguous" in lines[0]) == (facts["strided_convolution"] == "crashes")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -248,6 +249,13 @@ def test_in_batch_scores_dense_and_streamed_agree(n: int, dim: int, tile: int, s
     torch.testing.assert_close(streamed.positive, dense.positive)
     torch.testing.assert_close(streamed.negative.logsumexp(), dense.negative.logsumexp())
     assert (dense.negative.count() == n - 1).all()
+
+
+@pytest.mark.parametrize("scores", [nf.dense_scores, nf.streamed_scores])
+@pytest.mark.parametrize("temperature", [0, -0.1, float("nan")])
+def test_in_batch_scores_refuse_a_temperature_that_is_not_positive(scores: Any, temperature: float) -> None:
+    with pytest.raises(UserError, match=r"temperature was (0|-0\.1|nan); it must be above 0"):
+        scores(torch.ones(2, 2), torch.ones(2, 2), temperature)
 
 
 def test_a_learned_temperature_gets_its_gradient_either_way() -> None:

@@ -79,8 +79,10 @@ def test_a_file_with_objects_or_without_an_array_is_refused(tmp_path: Path) -> N
     np.save(tmp_path / "objects.npy", np.array([{}, {}]), allow_pickle=True)
     (tmp_path / "short.npy").write_bytes(b"\x93NUMPY")
     (tmp_path / "text.npy").write_bytes(bytes(100))
+    header = b"(" * 110 + b"\n"
+    (tmp_path / "open.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
     reasons = {"objects.npy": "Python objects, which are never loaded", "text.npy": "it is not an array file"}
-    for name in (*reasons, "short.npy"):
+    for name in (*reasons, "short.npy", "open.npy"):
         with pytest.raises(UserError, match=rf"cannot be read as \.npy: .*{reasons.get(name, '')}") as caught:
             open_data(tmp_path / name)
         assert "allow_pickle" not in str(caught.value)

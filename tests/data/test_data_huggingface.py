@@ -20,7 +20,7 @@ import nearfar as nf
 from nearfar.data import open_data
 from nearfar.errors import Stopped, UserError
 from nearfar.modalities.image.decode import decode
-from nearfar.system.arrow_reading import map_stream
+from nearfar.system.arrow_reading import map_stream, text_labels
 from tests.helpers import run_python
 
 FRUIT = ["apple", "pear", "quince"]
@@ -69,12 +69,13 @@ def labelled_images(count: int = 40, broken: tuple[int, ...] = ()) -> datasets.D
     return datasets.Dataset.from_dict(columns, features=features)
 
 
-def test_an_object_and_its_saved_folder_are_the_same_images(tmp_path: Path) -> None:
+def test_an_object_and_its_files_are_the_same_images(tmp_path: Path) -> None:
     dataset = labelled_images(broken=(7,))
     dataset.save_to_disk(tmp_path / "saved", num_shards=2)
     opened = open_data(dataset)
     saved = open_data(f"hf:{tmp_path / 'saved'}")
-    for data in (opened, saved):
+    dataset.to_parquet(tmp_path / "rows.parquet")  # its schema says that `photo` has the feature Image
+    for data in (opened, saved, open_data(tmp_path / "rows.parquet")):
         assert len(data) == 39
         assert data.classes == tuple(FRUIT)
         assert data.labels.tolist() == [n % 2 for n in range(40) if n != 7]
@@ -195,6 +196,36 @@ def test_what_cannot_be_read_gets_a_sentence(tmp_path: Path) -> None:
         open_data(dataset, image_column="phot")
     with pytest.raises(UserError, match="the column `tags` is list"):
         open_data(datasets.Dataset.from_dict({"x": [1.0, 2.0], "tags": [["a"], ["b"]]}))
+
+
+def saved(folder: Path, table: pa.Table) -> str:
+    """A folder as `save_to_disk` would write it, of any table."""
+    folder.mkdir()
+    with pa.OSFile(str(folder / "a.arrow"), "wb") as out, pa.ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "a.arrow"}]}))
+    return f"hf:{folder}"
+
+
+def test_small_files_with_many_cells_are_refused(tmp_path: Path) -> None:
+    """A column of nothing has any number of rows, and a dictionary one text for all of them."""
+    repeated = pa.DictionaryArray.from_arrays(pa.array(np.zeros(4000, np.int8)), pa.array(["x" * 10**6]))
+    long = pa.DictionaryArray.from_arrays(pa.array(np.zeros(2**20, np.int8)), pa.array(["x" * 1000]))
+    images = pa.array(pictures(3))
+    nothing = pa.Array.from_buffers(pa.null(), 2**31 - 1, [None])
+    cases = {
+        "their cells take .* of memory are free": pa.table({"x": pa.chunked_array([nothing] * 500)}),
+        "a value of `w` has 1,000,000 bytes": pa.table({"x": np.zeros(4000), "w": repeated}),
+        "a value of `label` has 1,000,000 bytes": pa.table({"photo": images, "label": repeated[:3]}),
+        "it has 2 columns named `image`": pa.Table.from_arrays([images, images], names=["image", "image"]),
+    }
+    for number, (message, table) in enumerate(cases.items()):
+        with pytest.raises(UserError, match=message):
+            open_data(
+                saved(tmp_path / str(number), table), image_column="photo" if "`label`" in message else None
+            )
+    with pytest.raises(UserError, match=r"the texts of `w` take .* of memory are free"):
+        text_labels(pa.chunked_array([long] * 2**10), "data", "w")
 
 
 def test_hostile_folders_are_refused(tmp_path: Path) -> None:

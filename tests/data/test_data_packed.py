@@ -4,9 +4,6 @@ import hashlib
 import io
 import json
 import os
-import signal
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,7 @@ from nearfar.cli import main
 from nearfar.cli.pack import _recipe
 from nearfar.core.types import Pixels
 from nearfar.data import open_data, pack
+from nearfar.data import packed as packed_module
 from nearfar.data import packing as packing_module
 from nearfar.data.lazy import check_all
 from nearfar.data.packed import MANIFEST, find_packed
@@ -28,6 +26,7 @@ from nearfar.data.row_groups import SPARE
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet
 from nearfar.system.files import machine_mark
+from tests.forked import Forked
 
 COUNT = 90
 
@@ -169,13 +168,10 @@ def test_pack_resumes_after_kill_9(tmp_path: Path, small_groups: None) -> None:
     (tmp_path / "source" / "class0" / "bad.png").write_bytes(b"nothing")
     pack(spec, tmp_path / "whole")
     out = tmp_path / "cut"
-    words = [sys.executable, "-c", KILLED, spec, str(out)]
-    child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    assert child.stdout.readline().startswith("shard 1 of")
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
-    child.stdout.close()
+    child = Forked(spec, out, code=KILLED)
+    child.wait_until(lambda: "\n" in child.stdout)
+    assert child.stdout.startswith("shard 1 of"), child.stderr
+    child.kill()
     packed_content = content(out)
     (out / f".shard-00099.parquet.{child.pid}-{machine_mark()}0123abcd.writing").write_bytes(b"half a shard")
     assert MANIFEST not in packed_content
@@ -204,7 +200,10 @@ def test_damaged_packed_row_is_detected_when_read(tmp_path: Path, small_groups: 
         everything(damaged)[40], everything(full.subset(np.array([41])))[0]
     )  # the next one stands in
     assert "damaged: its bytes are no longer those that were packed" in (tmp_path / "bad.csv").read_text()
-    assert len(check_all(damaged)) == COUNT - 1
+    for forged in (None, {"x": "?"}, {str(10**9): "?"}, {"9" * 5000: "?"}):  # of an earlier check
+        for file in (tmp_path / "cache").glob("*.json") if forged else ():
+            file.write_text(json.dumps(forged))
+        assert len(check_all(damaged, tmp_path / "cache")) == COUNT - 1
     index = packed / "index.parquet"
     index.write_bytes(index.read_bytes()[:-9] + b"x" * 9)
     with pytest.raises(UserError, match=r"index.parquet is not the one that was packed"):
@@ -212,6 +211,44 @@ def test_damaged_packed_row_is_detected_when_read(tmp_path: Path, small_groups: 
     (packed / MANIFEST).write_text((packed / MANIFEST).read_text().replace('"raw"', '"png"'))
     with pytest.raises(UserError, match=r"nearfar.json cannot be read \(its checksum does not match\)"):
         open_data(str(packed))
+
+
+def test_forged_packed_folders_are_refused(tmp_path: Path) -> None:
+    """A manifest and an index whose digests are right, with values that no pack has."""
+    spec = as_folder(tmp_path / "s", pictures())
+    packed = pack(spec, tmp_path / "p", encoding="source")
+    stored, index = json.loads((packed / MANIFEST).read_text())["packed"], packed / "index.parquet"
+    table = pq.read_table(index)
+
+    def with_column(name: str, values: list[Any]) -> pa.Table:
+        return table.set_column(table.column_names.index(name), name, pa.array(values))
+
+    forgeries: list[tuple[dict[str, Any], pa.Table, str]] = [
+        ({"left_out": [COUNT]}, table, "names rows that there are not"),
+        ({"left_out": [10**30]}, table, "names rows that there are not"),
+        ({"left_out": [-1]}, table, "names rows that there are not"),
+        ({"rows": 10**30}, table, "the shards hold 90 rows"),
+        ({"image_size": -1}, table, "image_size"),
+        ({"modality": "vectors"}, table, "unknown modality 'vectors'"),
+        ({"classes": ["one"]}, table, "label was 1"),
+        ({}, with_column("label", [2**40] * COUNT), "label was"),
+        ({}, with_column("label", [-2] * COUNT), "label was -2"),
+        ({}, with_column("label", ["one"] * COUNT), "its columns are not"),
+        ({}, with_column("path", [None] * COUNT), "its columns are not"),
+        ({}, with_column("path", ["a", *[None] * (COUNT - 1)]), "a row has no path"),
+        ({}, with_column("fact0", [-1] * COUNT), "fact0 was -1"),
+        ({}, with_column("fact2", [10**9] * COUNT), "fact2 was"),
+        ({}, with_column("fact3", [9] * COUNT), "fact3 was 9"),
+        *(({}, table.drop_columns([name]), "its columns are not") for name in ("path", "label", "fact1")),
+    ]
+    for changes, rows, message in forgeries:
+        pq.write_table(rows, index)
+        entry = {**stored["index"], "bytes": index.stat().st_size}
+        entry["sha256"] = hashlib.sha256(index.read_bytes()).hexdigest()
+        body = {**stored, "index": entry, **changes}
+        (packed / MANIFEST).write_text(json.dumps({"packed": body, "sha256": packed_module._digest(body)}))
+        with pytest.raises(UserError, match=message):
+            open_data(str(packed))
 
 
 def test_memory_holds_a_window_and_each_group_is_read_about_once(

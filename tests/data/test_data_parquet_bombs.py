@@ -5,6 +5,7 @@ Pages say how long they are when they are encoded. Dictionaries, run lengths and
 """
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from PIL import Image
 
 from nearfar.data import pack
-from nearfar.system.arrow_reading import read_table_file
+from nearfar.system.arrow_reading import _leaves, read_table_file
 from tests import limited
 
 MIB = 2**20
@@ -180,3 +181,25 @@ def test_tables_are_read_as_arrow_reads_them(encoding: str | None, tmp_path: Pat
     )
     pq.write_table(pa.table(columns).slice(0, 0), file)
     assert read_table_file(file, ["word", "list"]).to_pydict() == {"word": [], "list": []}
+
+
+class Names(list[str]):
+    """A list that counts how often it is gone through."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_leaves_are_chosen_by_any_part_of_their_path(tmp_path: Path) -> None:
+    """And the names are gone through once, not for every leaf: tables have tens of thousands of both."""
+    table = pa.table({"a": [{"b": {"c": 1, "d": 2}}], "ab": [[1]], "e": [1]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    schema = pq.ParquetFile(tmp_path / "a.parquet").schema
+    names = Names(["a.b", "e", "missing"])
+    assert [leaf.path for _, leaf in _leaves(schema, names)] == ["a.b.c", "a.b.d", "e"]
+    assert names.passes == 1
+    assert [number for number, _ in _leaves(schema, ["ab"])] == [2]
+    assert len(_leaves(schema, None)) == 4

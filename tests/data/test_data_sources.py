@@ -1,5 +1,6 @@
 """Folders, Parquet, .npz, arrays and names: equal pictures are equal data, and mistakes get a sentence."""
 
+import inspect
 import io
 import json
 import os
@@ -15,6 +16,8 @@ from PIL import Image
 
 from nearfar.cli import main
 from nearfar.data import open_data
+from nearfar.data.folder import Listing
+from nearfar.data.open import locate
 from nearfar.errors import UserError
 from nearfar.modalities import Images
 from nearfar.modalities.dataset import RowStore
@@ -158,6 +161,18 @@ class TestFolder:
         (root / "loose.PNG").write_bytes(png(pictures(1)[0]))
         assert open_data(root).labels is None
         assert open_data(root).classes == ()
+
+    def test_folders_may_be_nested_deeper_than_calls(self, tmp_path: Path) -> None:
+        deep = tmp_path.joinpath(*"d" * 300)
+        deep.mkdir(parents=True)
+        (deep / "a.png").write_bytes(b"")
+        listing, limit = Listing((".png",)), sys.getrecursionlimit()
+        sys.setrecursionlimit(len(inspect.stack()) + 100)
+        try:
+            listing.add(str(tmp_path))
+        finally:
+            sys.setrecursionlimit(limit)
+        assert [len(entry.parts) for entry in listing.entries] == [301]
 
     def test_a_class_of_damaged_files_does_not_shift_the_others(self, tmp_path: Path) -> None:
         root = write_folder(tmp_path, pictures())
@@ -337,8 +352,9 @@ class TestParquet:
         with pytest.raises(UserError, match=r"c\.parquet' cannot be read as Parquet"):
             open_data(tmp_path / "c.parquet")
         write_parquet(tmp_path / "d.parquet", [])
-        with pytest.raises(UserError, match="hold no images"):
+        with pytest.raises(UserError, match="holds no images"):
             open_data(tmp_path / "d.parquet")
+        assert locate(tmp_path / "d.parquet").preview is None  # when defaults are chosen
 
     def test_parquet_files_that_disagree_are_refused(self, tmp_path: Path) -> None:
         encoded: list[bytes | None] = [png(p) for p in pictures()]
@@ -531,7 +547,7 @@ def test_unknown_data_are_refused(spec: object) -> None:
 def test_unsupported_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.doc").write_text("hello")
     (tmp_path / "a.png").write_bytes(png(pictures(1)[0]))
-    with pytest.raises(UserError, match=r"unknown kind \(\.doc\)"):
+    with pytest.raises(UserError, match=r"unknown type \(\.doc\)"):
         open_data(tmp_path / "a.doc")
     assert list(open_data(tmp_path / "a.png").paths) == ["a.png"], "one picture is a set of one, for queries"
     (tmp_path / "sub").mkdir()

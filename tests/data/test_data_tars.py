@@ -1,5 +1,6 @@
 """`nearfar pack` on hostile tar files: one sentence within 2 GB, where Python 3.11.7's tarfile never ends."""
 
+import gzip
 import io
 import tarfile
 from pathlib import Path
@@ -145,6 +146,12 @@ def test_shards_of_webdataset_are_read_in_place(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         open_data(str(tmp_path / "other.tar")).load(np.arange(3)).data, images[:3].astype(np.uint16) * 200
     )
+    (tmp_path / "other.tar.gz").write_bytes(gzip.compress((tmp_path / "other.tar").read_bytes()))
+    with pytest.raises(UserError, match="unpack a compressed one first"):
+        open_data(str(tmp_path / "other.tar.gz"))
+    (tmp_path / "large.tar").write_bytes(GOOD + member("0.cls", b"9" * 30) + END)
+    with pytest.raises(UserError, match=r"0\.cls must contain a whole number"):
+        open_data(str(tmp_path / "large.tar"))
     with webdataset.TarWriter(str(tmp_path / "sound.tar")) as sink:
         for number in range(3):
             out = io.BytesIO()

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 import torch
@@ -152,3 +153,7 @@ def test_a_frame_with_lists_is_refused_by_its_column() -> None:
         UserError, match=r"data 'Table': the column `name` is list.*; expected columns of numbers"
     ):
         open_data(pa.table({"x": [1.0, 2.0], "name": [["a"], ["b"]]}))
+    with pytest.raises(UserError, match=r"data 'Table': it has 2 columns named `x`"):
+        open_data(pa.Table.from_arrays([pa.array([1.0, 2.0])] * 2, names=["x", "x"]))
+    with pytest.raises(UserError, match=r"data 'DataFrame' cannot be read as a table"):
+        open_data(pd.DataFrame({"x": [2**70, 1]}))

@@ -2,6 +2,7 @@
 
 import csv
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -222,3 +223,12 @@ def test_messages_about_unreadable_remote_data(
             UserError, match=r"cannot be read in parts.*its server does not answer range requests"
         ):
             pack(f"{http}/{name}", tmp_path / "p")
+
+
+def test_refused_connection_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fsspec raises FileNotFoundError with the URL alone, whatever happened; its cause says what it was."""
+    monkeypatch.setattr("nearfar.data.remote.RETRY_SECONDS", ())
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound and not listening, so that connections are refused
+        with pytest.raises(UserError, match=r"cannot be opened: .*[Cc]onnect"):
+            open_data(f"http://127.0.0.1:{unused.getsockname()[1]}/photos.parquet")

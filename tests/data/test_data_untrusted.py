@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import wave
 import zipfile
@@ -28,6 +27,7 @@ from nearfar.estimate.read import read_sample
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run
 from nearfar.system.untrusted import MAX_SETTINGS_BYTES, UNCHECKED_BYTES, read_json
+from tests.forked import run_command
 
 
 @pytest.fixture
@@ -202,6 +202,11 @@ def test_table_path_that_is_not_utf8_is_refused(suffix: str, tmp_path: Path) -> 
         read_sample(str(table))
 
 
+def strict_stdout() -> None:
+    """As under most locales, and not here."""
+    sys.stdout.reconfigure(encoding="utf-8", errors="strict")  # type: ignore[union-attr]
+
+
 def test_a_run_in_a_folder_of_any_bytes_trains_and_is_reported(tmp_path: Path) -> None:
     """TensorBoard takes no such path, and a page could not hold its name."""
     out = tmp_path / "\udcff"
@@ -210,12 +215,9 @@ def test_a_run_in_a_folder_of_any_bytes_trains_and_is_reported(tmp_path: Path) -
     np.savez(tmp_path / "a.npz", x=rows)
     os.rename(tmp_path / "a.npz", out / "a.npz")
     words = ["simclr", str(out / "a.npz"), "--out", str(out / "run"), "--quiet", "epochs=1", "batch_size=4"]
-    strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}  # as under most locales, and not here
-    process = subprocess.run(
-        [sys.executable, "-m", "nearfar", "pretrain", *words], env=strict, capture_output=True, check=False
-    )
-    assert (process.returncode, process.stderr) == (0, b"")
-    assert rb"\udcff/run: trained for 3 steps" in process.stdout
+    process = run_command("pretrain", *words, setup=strict_stdout)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert r"\udcff/run: trained for 3 steps" in process.stdout
     assert main(["report", str(out / "run"), "--out", str(out / "report.html")]) == 0
     assert r"\udcff" in (out / "report.html").read_text()
     (tmp_path / "0.png").write_bytes(picture(0))

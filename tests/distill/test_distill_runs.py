@@ -1,12 +1,9 @@
 """`nearfar distill` as a run: killed and resumed, evaluated without its teacher, refused in a sentence."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +22,7 @@ from nearfar.run import checkpoints
 from nearfar.run.metrics import read_metrics
 from nearfar.run.teachers import load_teacher
 from nearfar.train.equality import CASES, compare
+from tests.forked import Forked, run_command
 from tests.helpers import newest_tensors
 
 SMALL: dict[str, Any] = {
@@ -67,25 +65,15 @@ def words(**settings: Any) -> list[str]:
 def test_resuming_after_a_kill_equals_never_stopping(home: Path, tmp_path: Path) -> None:
     """SIGKILL between two checkpoints of `crd+kd`: banks, constant and draws continue exactly."""
     settings_words = words(objective="crd+kd", checkpoint_every=1, epochs=6, **{"selection.sample": 20})
-    command = [
-        sys.executable,
-        "-m",
-        "nearfar",
-        "distill",
-        str(home / "teacher"),
-        str(home / "labelled.npz"),
-        *settings_words,
-        "--quiet",
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = ["distill", home / "teacher", home / "labelled.npz", *settings_words, "--quiet", "--out"]
+    one_thread = partial(torch.set_num_threads, 1)
     complete, killed = tmp_path / "whole", tmp_path / "cut"
-    subprocess.run([*command, "--out", str(complete)], check=True, env=environment)
-    child = subprocess.Popen([*command, "--out", str(killed)], env=environment)
-    while checkpoints.last_named(killed / "ckpt") < 3 and child.poll() is None:
-        time.sleep(0.005)
+    assert run_command(*command, complete, setup=one_thread).returncode == 0
+    child = Forked(*command, killed, setup=one_thread)
+    child.wait_until(lambda: checkpoints.last_named(killed / "ckpt") >= 3)
     child.kill()
-    assert child.wait() in (-signal.SIGKILL, 0)
-    subprocess.run([*command, "--out", str(killed)], check=True, env=environment)
+    assert child.returncode in (-signal.SIGKILL, 0)
+    assert run_command(*command, killed, setup=one_thread).returncode == 0
     expected, result = newest_tensors(complete), newest_tensors(killed)
     assert expected.keys() == result.keys()
     assert [name for name in expected if not torch.equal(expected[name], result[name])] == []
@@ -172,6 +160,9 @@ def test_weights_files_teach_with_their_classifier(home: Path, tmp_path: Path) -
         load_teacher(f"resnet18:{tmp_path / 'large.pth'}").size,
         load_teacher(f"resnet20:{tmp_path / 'w.pth'}").size,
     ) == (224, None)
+    torch.save({**weights, "fc.bias": torch.zeros(3)}, tmp_path / "short.pth")
+    with pytest.raises(UserError, match=r"fc\.weight is \[4, 64\] and fc\.bias \[3\]"):
+        load_teacher(f"resnet20:{tmp_path / 'short.pth'}")
 
 
 def test_views_are_converted_for_the_teacher() -> None:

@@ -15,7 +15,15 @@ from sklearn.tree import DecisionTreeClassifier
 
 import nearfar as nf
 from nearfar.cli import main
-from nearfar.estimate.matrix import _grids, bin_codes, g_test, polya_evidence, screen, worth_refining
+from nearfar.estimate.matrix import (
+    _grids,
+    bin_codes,
+    g_test,
+    polya_evidence,
+    refined_nats,
+    screen,
+    worth_refining,
+)
 from nearfar.sklearn import RunFeatures, mutual_info_classif, mutual_info_regression
 
 
@@ -51,7 +59,33 @@ def test_pairs_are_ranked_and_refined() -> None:
     first = table()[pairs.x[0]], table()[pairs.y[0]]
     complete = ~np.isnan(first[0]) & ~np.isnan(first[1])
     expected = nf.estimate_mi(first[0][complete], first[1][complete], folds=3, baselines=False).nats
-    assert max(pairs.nats[pairs.refined]) == pytest.approx(expected), "refined by the full estimator"
+    assert max(pairs.nats[pairs.refined]) == pytest.approx(expected, abs=0.05), "as the full estimator"
+
+
+def test_pairs_with_few_common_rows_are_screened_alone() -> None:
+    """One such pair does not stop the others; two columns without a common row tell nothing."""
+    random = np.random.default_rng(0)
+    first = random.normal(size=200)
+    second, third = (first + 0.3 * random.normal(size=200) for _ in range(2))
+    first[:90] = np.nan
+    second[110:] = np.nan
+    third[90:] = np.nan
+    pairs = nf.mi_matrix({"first": first, "second": second, "third": third}, workers=1)
+    refined = {
+        tuple(sorted(pair))
+        for pair, r in zip(zip(pairs.x, pairs.y, strict=True), pairs.refined, strict=True)
+        if r
+    }
+    assert refined == {("second", "third")}
+    assert pairs.nats[pairs.p_value == 1].tolist() == [0.0]
+
+
+def test_refined_information_of_a_gaussian() -> None:
+    """-log(1 - r²) / 2, of r = 0.8, whatever the units; a column and its copy have a finite value."""
+    x, y = np.random.default_rng(0).multivariate_normal([0, 0], [[1, 0.8], [0.8, 1]], 1000).T
+    kinds = np.zeros(2, dtype=bool)
+    assert refined_nats(1e300 * x, y, kinds) == pytest.approx(-0.5 * np.log(0.36), abs=0.06)
+    assert 3 < refined_nats(x, x, kinds) <= 2 * np.log(1000)
 
 
 @pytest.mark.parametrize("correlation", [0.3, 0.6, 0.9])
@@ -140,6 +174,8 @@ def test_unusable_tables_get_a_sentence() -> None:
         nf.mi_matrix({"a": np.ones(50), "b": np.arange(50)})
     with pytest.raises(nf.UserError, match="refine was -1"):
         nf.mi_matrix(table(), refine=-1)
+    with pytest.raises(nf.UserError, match="folds was 41; expected a whole number from 2 to 40"):
+        nf.mi_matrix(table(), folds=41)
 
 
 def test_command_prints_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,6 +211,11 @@ def test_scikit_learn_conventions() -> None:
     ]
     np.testing.assert_array_equal(both[0], both[1])
     np.testing.assert_array_equal(both[0], both[2])
+    drawn = [
+        mutual_info_classif(X[:, :1], labels, random_state=state)
+        for state in (None, np.random.RandomState(1))
+    ]
+    np.testing.assert_allclose(drawn, both[0][0], atol=0.1)
 
 
 def test_run_features_in_a_pipeline(tmp_path: Path) -> None:

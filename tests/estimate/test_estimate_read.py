@@ -1,8 +1,6 @@
 """Samples from files, by the command a user would type, in a process of its own where it matters."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +60,8 @@ def test_one_column_by_name(folder: Path) -> None:
     [
         ("nothing.csv", "nothing.csv was not found"),
         ("folder.npy", "folder.npy is a folder, not a file"),
-        ("x.txt", r"ends in '.txt'; expected .npy, .npz, .csv, .parquet"),
+        ("x.txt", r"x.txt is a file of type .txt; expected a file of type .npy, .npz, .csv, .parquet"),
+        (".", "is a folder; expected a file of type .npy"),
         ("two.npz", "holds a, b; say which, for instance .*two.npz:a"),
         ("two.npz:c", "has no 'c'; it has a, b"),
         ("t.parquet:c", "has no 'c'; it has a, b"),
@@ -79,25 +78,10 @@ def test_files_that_cannot_be_used_get_one_sentence(folder: Path, spec: str, sen
     assert "\n" not in str(caught.value)
 
 
-def test_the_command_prints_one_json_object(folder: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "nearfar",
-        "mi",
-        str(folder / "x.npy"),
-        str(folder / "named.csv:a"),
-        "--json",
-        "--bound",
-        "ml-cpc",
-        "--alpha",
-        "0.5",
-        "--folds",
-        "2",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+def test_the_command_prints_one_json_object(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    sides = [str(folder / "x.npy"), str(folder / "named.csv:a")]
+    assert main(["mi", *sides, "--json", "--bound", "ml-cpc", "--alpha", "0.5", "--folds", "2"]) == 0
+    answer = json.loads(capfd.readouterr().out)
     assert answer["bound"] == "ml-cpc(alpha=0.5)"
     assert answer["certificate"]["status"] == "not covered"
     assert answer["samples"] == 120

@@ -382,6 +382,9 @@ def test_mistakes_are_one_sentence(run: SmallRun) -> None:
     run.sets["train"] = Digits(test.pixels[:3], np.arange(3), "single")
     with pytest.raises(UserError, match="single has one image per class"):
         evaluate_run(run)
+    run.sets["train"] = Digits(test.pixels[:9], np.zeros(9, np.int64), "uniform")
+    with pytest.raises(UserError, match="uniform has one class; evaluation needs at least 2"):
+        evaluate_run(run)
 
 
 @pytest.mark.parametrize(

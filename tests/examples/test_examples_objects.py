@@ -1,39 +1,29 @@
 """The example of one's own objects runs, and survives being killed."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import torch
 
 from nearfar.run import checkpoints
+from tests.forked import Forked
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_objects.py"
 
 
-def started(out: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, str(EXAMPLE), str(out)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ
-    )
+def started(out: Path) -> Forked:
+    return Forked(out, code=f"import runpy; runpy.run_path({str(EXAMPLE)!r}, run_name='__main__')")
 
 
-def finished(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, output
-    return output
+def finished(process: Forked) -> str:
+    assert process.wait() == 0, process.stderr
+    return process.stdout
 
 
 def test_custom_objects_resume_bit_equal_after_a_kill(tmp_path: Path) -> None:
     killed = started(tmp_path / "killed")
     # any checkpoint will do: older ones are removed meanwhile; evaluation and report are still to come
-    while killed.poll() is None and not list((tmp_path / "killed" / "ckpt").glob("step-*")):
-        time.sleep(0.005)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
+    killed.wait_until(lambda: list((tmp_path / "killed" / "ckpt").glob("step-*")))
+    killed.kill()
     assert not (tmp_path / "killed" / "report.html").exists(), "it ended before it was killed"
     uninterrupted, interrupted = started(tmp_path / "whole"), started(tmp_path / "killed")
     output = finished(interrupted)

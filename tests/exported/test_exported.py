@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
@@ -32,15 +31,18 @@ from nearfar.modalities.image.views.portable import plain_view, source
 
 # imports torch, torchvision and safetensors (and what load.py does) and nothing of ours: that would fail
 LOAD_SCRIPT = """
-import sys
+import importlib, sys
 sys.modules["nearfar"] = None
 import torch
 from torchvision.io import decode_image
-sys.path.insert(0, sys.argv[1])
-from load import encoder, preprocess
-views = torch.cat([preprocess(decode_image(path)) for path in sys.argv[3:]])
-with torch.no_grad():
-    torch.save(encoder()(views), sys.argv[2])
+for folder in sys.argv[1].split(","):
+    sys.path.insert(0, folder)
+    sys.modules.pop("load", None)
+    load = importlib.import_module("load")
+    views = torch.cat([load.preprocess(decode_image(path)) for path in sys.argv[2:]])
+    with torch.no_grad():
+        torch.save(load.encoder()(views), f"{folder}.pt")
+    sys.path.remove(folder)
 """
 
 
@@ -81,21 +83,21 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", BACKBONES)
-def test_load_script_without_nearfar_equals_embed(kind: str, data: Path, tmp_path: Path) -> None:
+def test_load_script_without_nearfar_equals_embed(data: Path, tmp_path: Path) -> None:
     """Equal to 1e-5 for any picture size: the same filter, rounding and weights."""
-    recipe, backbone = BACKBONES[kind]
-    run = trained(data, tmp_path / "run", recipe, **backbone)
-    assert main(["export", str(run.path), "--to", str(tmp_path / "out")]) == 0
-    assert main(["embed", str(run.path), str(data), "--out", str(tmp_path / "f.parquet")]) == 0
-    embedded = pq.read_table(tmp_path / "f.parquet").to_pydict()
-    files = [str(data / path) if not Path(path).exists() else path for path in embedded["path"]]
+    expected = {}
+    for kind, (recipe, choices) in BACKBONES.items():
+        run = trained(data, tmp_path / f"run-{kind}", recipe, **choices)
+        nf.export(run, tmp_path / kind)
+        expected[kind] = run.embed(str(data))
+    files = sorted(data.iterdir())
+    assert [str(file) for file in files] == [str(data / path) for path in nf.open_data(str(data)).paths]
     (tmp_path / "plain.py").write_text(LOAD_SCRIPT)
-    subprocess.run(
-        [sys.executable, tmp_path / "plain.py", tmp_path / "out", tmp_path / "plain.pt", *files], check=True
-    )
-    features = torch.load(tmp_path / "plain.pt", weights_only=True)
-    torch.testing.assert_close(features, torch.tensor(embedded["feature"]), rtol=1e-5, atol=1e-5)
+    folders = ",".join(str(tmp_path / kind) for kind in BACKBONES)
+    subprocess.run([sys.executable, tmp_path / "plain.py", folders, *files], check=True)
+    for kind, features in expected.items():
+        loaded = torch.load(tmp_path / f"{kind}.pt", weights_only=True)
+        torch.testing.assert_close(loaded, features, rtol=1e-5, atol=1e-5)
 
 
 def test_weights_load_into_torchvision_and_timm(data: Path, tmp_path: Path) -> None:

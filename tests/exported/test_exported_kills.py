@@ -11,7 +11,7 @@ import pytest
 
 import nearfar as nf
 from nearfar.system.files import machine_mark
-from tests.helpers import run_python
+from tests.forked import run_command
 
 # Exports `sys.argv[1]` over a copy of an earlier export in a child, again and again; child N is killed at its
 # Nth operation. Operations are calls of the system from Python, from the first new folder on, and the lines
@@ -130,14 +130,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[nf.Run]:
 def test_kill_at_any_file_operation_keeps_an_export(mode: str, runs: list[nf.Run], tmp_path: Path) -> None:
     place = tmp_path / "place"
     nf.export(runs[0], place / "first")
-    process = run_python(
-        "-c",
-        KILLED_AT_EACH_OPERATION,
-        runs[1].path,
-        place / "first",
-        mode,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    process = run_command(runs[1].path, place / "first", mode, code=KILLED_AT_EACH_OPERATION)
     assert process.returncode == 0, process.stderr[-3000:]
     if process.stdout.strip() == "no seccomp":
         pytest.skip("this system allows no seccomp filter")

@@ -290,6 +290,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "horovod": (lambda: ClipLoss(use_horovod=True), "use_horovod was True"),
     "exchange": (lambda: SigLipLoss(dist_impl="ring"), "dist_impl was 'ring'"),
+    "labels of one loss": (lambda: NTXentLoss()(SEVEN, torch.arange(7)), "LabelledNTXentLoss take labels"),
     "memory": (lambda: NTXentLoss(memory_bank_size=-1), "memory_bank_size was -1"),
     "memory shape": (lambda: NTXentLoss(memory_bank_size=(1, 2, 3)), "expected a number of keys"),
     "dcl alone": (lambda: DCLLoss()(SEVEN[:1], SEVEN[:1]), "needs a second instance"),

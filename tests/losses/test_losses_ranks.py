@@ -2,6 +2,7 @@
 right: our losses, and a loss written with torch's own gather."""
 
 import importlib.util
+import math
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from nearfar.errors import UserError
 from nearfar.losses import ClipLoss, NTXentLoss, SupConLoss
-from nearfar.testing import assert_ranks_equal
+from nearfar.testing import LossEvaluation, RankComparison, RankResult, assert_ranks_equal
 from tests.helpers import run_python
 
 Gather = Callable[[Tensor], Tensor]
@@ -78,6 +79,7 @@ def pair(rows: int = 8, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     return [torch.randn(rows, 5, dtype=dtype, generator=generator) for _ in range(2)]
 
 
+ALONE = "each rank computes the loss of its own rows alone: nothing is gathered"
 WRONG: dict[str, tuple[Any, list[str]]] = {
     "missing gradient": (
         lambda a, k: contrast(a, k, without_gradient),
@@ -98,7 +100,7 @@ WRONG: dict[str, tuple[Any, list[str]]] = {
         lambda a, k: contrast(a, k, with_gradient, misplaced=True),
         ["the loss", "targets are misplaced, add the number of the rank's first row"],
     ),
-    "nothing gathered": (NTXentLoss(0.3), ["each rank computes the loss of its own rows alone"]),
+    "nothing gathered": (NTXentLoss(0.3), [ALONE]),
 }
 
 
@@ -113,6 +115,30 @@ def test_a_planted_mistake_is_named(name: str) -> None:
         assert "no gradient" not in str(raised.value)
     if name != "misplaced target":
         assert "misplaced" not in str(raised.value)
+
+
+def comparison(one: float, ranks: list[float], alone: list[float], rolled: float) -> RankComparison:
+    """What one process and its ranks measured of a loss; every gradient is that of one process."""
+
+    def number(value: float) -> Tensor:
+        return torch.tensor(value, dtype=torch.float64)
+
+    rows = torch.ones(2, 1, dtype=torch.float64)
+    results = [
+        RankResult(LossEvaluation(number(value), [rows[:1] * len(ranks)], []), number(of_next), number(0.0))
+        for value, of_next in zip(ranks, [*ranks[1:], ranks[0]], strict=True)
+    ]
+    evaluation = LossEvaluation(number(one), [rows], [])
+    return RankComparison(evaluation, number(rolled), [number(value) for value in alone], results, 1e-9)
+
+
+def test_findings_say_no_more_than_was_measured() -> None:
+    assert comparison(2.0, [1.0, 3.0], [0.0, 0.0], 2.0).findings() == []
+    # a sum over rows needs no gathering
+    half = "the loss is 0.5 times that of one process: missing factor world size"
+    assert comparison(4.0, [1.0, 3.0], [1.0, 3.0], 4.0).findings() == [half]
+    assert comparison(2.5, [1.0, 3.0], [1.0, 3.0], 2.5).findings()[1:] == [ALONE]
+    assert comparison(1.0, [math.nan, 1.0], [0.0, 0.0], 1.0).findings() == ["the loss is not finite"]
 
 
 def test_open_clip_needs_gather_with_grad() -> None:

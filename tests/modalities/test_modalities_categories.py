@@ -142,3 +142,5 @@ def test_words_that_are_no_categories_get_a_sentence() -> None:
         open_data(frame().assign(city=["Bern"] * 58 + [None] * 2))
     with pytest.raises(UserError, match=r"views\.rate was 2"):
         Scarf(rate=2.0)
+    with pytest.raises(UserError, match=r"views was 'scarf'; expected simclr, .* for pictures"):
+        nf.pretrain("simclr", np.zeros((20, 8, 8), np.uint8), "unused", views="scarf")

@@ -299,7 +299,6 @@ def test_graph_run_trains_resumes_and_is_evaluated(
     assert torch.equal(run.encoder().eval()(view), resumed.encoder().eval()(view))
     if recipe == "graphcl":
         result = evaluate_run(run, protocols=["knn"], baselines=True)
-        assert 0 <= result["svm"]["top1"] <= 1
         assert set(result["baselines"]) == {"labels", "weisfeiler-lehman", "untrained"}
         assert result["baselines"]["weisfeiler-lehman"]["svm"]["top1"] > 0.8  # a chord is seen in two steps
 

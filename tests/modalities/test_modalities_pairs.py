@@ -183,7 +183,7 @@ def test_pictures_and_words_train_and_resume(tmp_path: Path) -> None:
     assert run.facts["step"] == resumed.facts["step"] == 3
     result = evaluate_run(resumed, spec, protocols=["knn"])
     assert result["retrieval"]["different"] == 2
-    assert 0 <= result["knn"]["top1"] <= 1
+    assert {"retrieval", "knn"} <= set(result)
 
 
 @pytest.mark.parametrize(
@@ -223,6 +223,11 @@ def test_column_of_paths_is_read_as_pictures(absolute: bool, tmp_path: Path) -> 
     np.testing.assert_array_equal(by_path.load(rows)[0].data, by_bytes.load(rows)[0].data)
     second = open_data(table_of_paths(tmp_path / "b"), known=PAIRS.reader.describe(by_path, 16))
     np.testing.assert_array_equal(second.load(rows)[0].data, by_bytes.load(rows)[0].data)
+    spec = table_of_paths(tmp_path / "c", absolute=absolute)
+    (file,) = (tmp_path / "c").glob("*.csv")
+    header, *lines = file.read_text().splitlines()
+    file.write_text("\n".join([header, *(line.replace(",", " ,") for line in lines)]))
+    np.testing.assert_array_equal(open_data(spec).load(rows)[0].data, by_bytes.load(rows)[0].data)
 
 
 def test_unreadable_path_is_quarantined(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_the_adversarial_prior_shapes_embeddings() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SIGReg(directions=0), r"prior\.directions was 0; it must be from 1"),
+        (lambda: SIGReg(directions=0), r"prior\.directions was 0; expected a whole number from 1"),
         (lambda: VarianceCovariance(variance=-2.0), r"prior\.variance was -2; it must be at least 0"),
         (lambda: Adversarial(target="cauchy", dim=2), r"prior\.target was 'cauchy'; expected"),  # type: ignore[arg-type]
     ],

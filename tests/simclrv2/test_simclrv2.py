@@ -6,10 +6,7 @@ import itertools
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +25,7 @@ from nearfar.run.trained import Run
 from nearfar.simclrv2.labels import choose_labels, read_labels
 from nearfar.system.hardware import one_thread
 from nearfar.train.init import start_from
+from tests.forked import Forked
 
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 16, "encoders": {"hidden": 24, "layers": 3, "dim": 8}}
 WORDS = ["epochs=1", "batch_size=16", "encoders.hidden=24", "encoders.layers=3", "encoders.dim=8"]
@@ -234,16 +232,10 @@ def test_resuming_after_a_kill_equals_never_stopping(complete: Path, data: Path,
         "--quiet",
     ]
     command = ["semi", "simclr", *words, *WORDS, *STAGES, "distil.checkpoint_every=1", "--out", str(out)]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "nearfar", *command], env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    deadline = time.monotonic() + 900
-    while not list((out / "distil" / "ckpt").glob("step-*")):
-        assert child.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
+    child = Forked(*command, setup=partial(torch.set_num_threads, 1))
+    child.wait_until(lambda: list((out / "distil" / "ckpt").glob("step-*")))
+    assert child.returncode is None
+    child.kill()
     with one_thread():
         assert main(command) == 0
     assert (

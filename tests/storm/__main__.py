@@ -32,9 +32,9 @@ from typing import Any, NamedTuple
 class Part(NamedTuple):
     module: str
     share: float  # of the time
-    counted: str | None = None  # what a case that is refused counts as
+    refused_as: str | None = None  # what a refused case counts as
     function: str = "case"
-    most: int | None = None  # cases of a worker
+    max_cases: int | None = None  # of a worker
 
 
 PARTS = {
@@ -49,14 +49,14 @@ PARTS = {
     "parsers": Part("guided", 0.01),
     "crowd": Part("odd", 0.01, None, "many", 1),
 }
-# what an hour on two cores is to hold
+# cases of an hour on two cores
 GOALS = {"kills": 500, "compositions": 3_000, "corruptions": 5_000, "files": 50_000, "settings": 5_000}
 WORKERS = 2  # unless --workers says otherwise
-APART = 10**7  # between the seeds of workers
+SEED_STEP = 10**7  # between the seeds of workers
 
 
 def case_of(name: str) -> Callable[[random.Random, Path], Any]:
-    """The case of a part, imported when asked for: not every part needs everything."""
+    """The case of a part. Its module is imported here: not every part needs everything."""
     return getattr(importlib.import_module(f"tests.storm.{PARTS[name].module}"), PARTS[name].function)
 
 
@@ -70,41 +70,41 @@ def run_part(
     warnings.filterwarnings("ignore", category=ResourceWarning)
     from nearfar.errors import UserError
 
-    case, begun, broken = case_of(name), time.monotonic(), 0
+    case, start, broken = case_of(name), time.monotonic(), 0
     with out.open("a", encoding="utf-8") as lines:
         number = 0
-        while (count is None or number < count) and (seconds is None or time.monotonic() - begun < seconds):
+        while (count is None or number < count) and (seconds is None or time.monotonic() - start < seconds):
             place = Path(tempfile.mkdtemp(prefix="storm-"))
             row: dict[str, Any] = {"part": name, "seed": seed + number}
             lines.write(json.dumps({**row, "began": True}) + "\n")
             lines.flush()
-            started, worked = time.monotonic(), processor_time()
+            case_start, cpu_start = time.monotonic(), processor_time()
             try:
                 row["outcome"], row["counts"] = case(random.Random(f"{name} {seed + number}"), place)
             except UserError as refusal:
-                counted = PARTS[name].counted
+                refused_as = PARTS[name].refused_as
                 row |= {
                     "outcome": "refused",
-                    "said": str(refusal)[:500],
-                    "counts": {counted: 1} if counted else {},
+                    "message": str(refusal)[:500],
+                    "counts": {refused_as: 1} if refused_as else {},
                 }
             except BaseException:
-                row |= {"outcome": "broken", "said": traceback.format_exc()[-4000:]}
+                row |= {"outcome": "broken", "message": traceback.format_exc()[-4000:]}
                 broken += 1
             finally:
                 shutil.rmtree(place, ignore_errors=True)
-            row["seconds"] = round(time.monotonic() - started, 4)
-            row["cpu"] = round(processor_time() - worked, 4)
+            row["seconds"] = round(time.monotonic() - case_start, 4)
+            row["cpu"] = round(processor_time() - cpu_start, 4)
             lines.write(json.dumps(row) + "\n")
             lines.flush()
             number += 1
             if warm and number == 1:
-                begun = time.monotonic()
+                start = time.monotonic()
     return broken
 
 
 def processor_time() -> float:
-    """Seconds of a processor that this process has had, and the children of its fork server that have ended."""
+    """CPU seconds of this process and of the ended children of its fork server."""
     own, server = time.process_time(), getattr(forkserver._forkserver, "_forkserver_pid", None)
     stat = Path(f"/proc/{server}/stat")
     if server is None or not stat.exists():
@@ -122,26 +122,26 @@ def command(name: str, seed: int, out: Path, count: int | None, seconds: float |
 def worker(
     number: int, parts: Iterable[str], seed: int, count: int | None, hours: float | None, out: Path
 ) -> int:
-    """All parts, one after the other, each in a process of its own; how many of these were brought down from outside Python."""
-    folder, parts, fallen = out / f"worker-{number}", list(parts), 0
+    """Runs all parts, one after the other, each in a process of its own. Returns how many of these processes crashed."""
+    folder, parts, failed = out / f"worker-{number}", list(parts), 0
     folder.mkdir(parents=True, exist_ok=True)
     total = sum(PARTS[name].share for name in parts)
     for name in parts if number % 2 == 0 else reversed(parts):  # so that heavy parts do not meet
         seconds = None if hours is None else 3600 * hours * PARTS[name].share / total
         (folder / f"{name}.jsonl").unlink(missing_ok=True)
-        most = PARTS[name].most if count is None else count
-        words = command(name, seed + number * APART, folder, most, seconds)
-        done = subprocess.run(
+        limit = PARTS[name].max_cases if count is None else count
+        words = command(name, seed + number * SEED_STEP, folder, limit, seconds)
+        process = subprocess.run(
             words, check=False, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
-        if done.returncode not in (0, 1):
+        if process.returncode not in (0, 1):
             last = rows_of([folder / f"{name}.jsonl"])[-1:]
             print(
-                f"{name}: its process ended with {done.returncode} at {last}\n{done.stderr[-2000:]}",
+                f"{name}: its process ended with {process.returncode} at {last}\n{process.stderr[-2000:]}",
                 flush=True,
             )
-            fallen += 1
-    return fallen
+            failed += 1
+    return failed
 
 
 def storm(
@@ -150,13 +150,13 @@ def storm(
     """Every part by every worker; returns how many promises were broken."""
     count_of = workers if hours is not None else 1
     with ThreadPoolExecutor(count_of) as pool:
-        fallen = sum(pool.map(lambda n: worker(n, parts, seed, count, hours, out), range(count_of)))
+        failed = sum(pool.map(lambda n: worker(n, parts, seed, count, hours, out), range(count_of)))
     rows = {name: rows_of(sorted(out.glob(f"worker-*/{name}.jsonl"))) for name in parts}
-    for name, found in rows.items():
-        told(name, found)
+    for name, part_rows in rows.items():
+        print_part(name, part_rows)
     counted = totals(rows.values())
     print("\n".join(f"{what:<14}{counted[what]:>9,} of {goal:,}" for what, goal in GOALS.items()))
-    return fallen + sum(row.get("outcome") == "broken" for found in rows.values() for row in found)
+    return failed + sum(row.get("outcome") == "broken" for part_rows in rows.values() for row in part_rows)
 
 
 def rows_of(files: Iterable[Path]) -> list[dict[str, Any]]:
@@ -171,18 +171,18 @@ def totals(parts: Iterable[list[dict[str, Any]]]) -> Counter[str]:
     return counted
 
 
-def told(name: str, rows: list[dict[str, Any]]) -> None:
+def print_part(name: str, rows: list[dict[str, Any]]) -> None:
     ended = [row for row in rows if "outcome" in row]
     counted = Counter(row["outcome"] for row in ended)
     outcomes = ", ".join(f"{n} {what}" for what, n in counted.most_common())
     print(f"{name:<14}{len(ended):>8} cases   {outcomes}")
     for row in [row for row in ended if row["outcome"] == "broken"][:5]:
-        print(f"  seed {row['seed']}: {row['said'].strip().splitlines()[-1][:300]}")
+        print(f"  seed {row['seed']}: {row['message'].strip().splitlines()[-1][:300]}")
 
 
 def project(parts: list[str], seed: int, seconds: float, out: Path) -> None:
-    """Each part for a few seconds, alone; what an hour of two workers would then hold, from all cases but the first, which makes what the
-    others share. In seconds of a processor, as on a machine that does nothing else."""
+    """Each part for a few seconds, alone; prints how many cases an hour of two workers would hold, in CPU seconds. The first case
+    is left out: it makes what the others share."""
     total, projected = sum(part.share for part in PARTS.values()), Counter[str]()
     print(f"{'part':<14}{'cases':>7}{'CPU-s each':>12}{'in an hour':>12}")
     for name in parts:
@@ -190,14 +190,14 @@ def project(parts: list[str], seed: int, seconds: float, out: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.jsonl").unlink(missing_ok=True)
         subprocess.run(
-            [*command(name, seed, folder, PARTS[name].most, seconds), "--warm"],
+            [*command(name, seed, folder, PARTS[name].max_cases, seconds), "--warm"],
             check=False,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         rows = [row for row in rows_of([folder / f"{name}.jsonl"]) if "outcome" in row]
         later = rows[1:] or rows
         each = sum(row["cpu"] for row in later) / len(later)
-        cases = WORKERS * min(3600 * PARTS[name].share / total / each, PARTS[name].most or 10**9)
+        cases = WORKERS * min(3600 * PARTS[name].share / total / each, PARTS[name].max_cases or 10**9)
         for what, number in totals([later]).items():
             projected[what] += round(cases * number / len(later))
         broken = sum(row["outcome"] == "broken" for row in rows)
@@ -226,24 +226,24 @@ def main() -> int:
     parser.add_argument("--warm", action="store_true", help="with --seconds: after the first case of a part")
     parser.add_argument("--workers", type=int, default=WORKERS, help="processes at once, with --hours")
     parser.add_argument("--out", type=Path, default=Path("runs/storm"), help="folder of outcomes")
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    parts = given.part or [*PARTS]
-    if given.project:
-        project(parts, given.seed, given.seconds or 20, given.out)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    parts = args.part or [*PARTS]
+    if args.project:
+        project(parts, args.seed, args.seconds or 20, args.out)
         return 0
-    if given.part and len(parts) == 1 and given.hours is None:
-        limit = given.count if given.count is not None or given.seconds is not None else 1
-        outcomes = given.out / f"{parts[0]}.jsonl"
-        return min(run_part(parts[0], given.seed, limit, given.seconds, outcomes, warm=given.warm), 1)
+    if args.part and len(parts) == 1 and args.hours is None:
+        limit = args.count if args.count is not None or args.seconds is not None else 1
+        outcomes = args.out / f"{parts[0]}.jsonl"
+        return min(run_part(parts[0], args.seed, limit, args.seconds, outcomes, warm=args.warm), 1)
     return min(
         storm(
             parts,
-            given.seed,
-            given.count or (None if given.hours else 1),
-            given.hours,
-            given.out,
-            given.workers,
+            args.seed,
+            args.count or (None if args.hours else 1),
+            args.hours,
+            args.out,
+            args.workers,
         ),
         1,
     )

@@ -27,7 +27,7 @@ PRELOADED = [
     "nearfar.studies.run", "nearfar.report.page", "torch.utils.tensorboard", "tests.storm.children",
     "sklearn.datasets",  # what the digits import
 ]  # fmt: skip
-PATIENT = 300.0  # seconds, for one command on a busy machine: more is a hang
+TIMEOUT = 300.0  # seconds, for one command on a busy machine: more is a hang
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ def run_commands(commands: Sequence[Sequence[str]], log: str, weather: Weather) 
         signal.SIGHUP,
         signal.SIGINT,
         signal.SIGTERM,
-    ):  # whatever the storm itself was told to ignore
+    ):  # whatever the storm itself ignores
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    log_file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
-        os.dup2(said, stream)
+        os.dup2(log_file, stream)
     os.environ.update(weather.environment)
     if weather.plain_user:
         obey_permissions()
@@ -68,7 +68,7 @@ def run_commands(commands: Sequence[Sequence[str]], log: str, weather: Weather) 
     if weather.largest_file is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (weather.largest_file, weather.largest_file))
-    os.write(said, b"begun\n") if weather.largest_file is None else None
+    os.write(log_file, b"begun\n") if weather.largest_file is None else None
     if weather.fault is not None:
         assert shim.arm(*weather.fault), "the shim is not preloaded"
     for words in commands:
@@ -119,7 +119,7 @@ class Child:
         self.process = context.Process(target=run_commands, args=(commands, str(log), weather))
         self.process.start()
 
-    def wait(self, seconds: float = PATIENT) -> int | None:
+    def wait(self, seconds: float = TIMEOUT) -> int | None:
         self.process.join(seconds)
         return self.process.exitcode
 
@@ -128,7 +128,7 @@ class Child:
         code = self.wait()
         if code is None:
             self.kill(signal.SIGKILL)
-            raise AssertionError(f"it did not end within {PATIENT:g} s: {self.said()[-2000:]}")
+            raise AssertionError(f"it did not end within {TIMEOUT:g} s: {self.output()[-2000:]}")
         return code
 
     def kill(self, number: signal.Signals) -> None:
@@ -138,12 +138,12 @@ class Child:
             self.process.join()
 
     def wait_begun(self) -> None:
-        end = time.monotonic() + PATIENT
-        while "begun" not in self.said() and self.process.exitcode is None and time.monotonic() < end:
+        end = time.monotonic() + TIMEOUT
+        while "begun" not in self.output() and self.process.exitcode is None and time.monotonic() < end:
             time.sleep(0.005)
         time.sleep(0.02)  # from that word to the handlers of signals is a moment
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
 
@@ -193,6 +193,6 @@ class small_disk:
             self.place.rmdir()
 
 
-def no_traceback(said: str) -> None:
-    assert "Traceback" not in said, said[-3000:]
-    assert "Exception ignored" not in said, said[-3000:]
+def no_traceback(text: str) -> None:
+    assert "Traceback" not in text, text[-3000:]
+    assert "Exception ignored" not in text, text[-3000:]

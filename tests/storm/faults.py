@@ -12,7 +12,7 @@ from tests.storm.kills import valid
 from tests.storm.mishaps import NAMES, calm_again, ended
 
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EMFILE)
-MOST = 5  # kills of one job
+MAX_KILLS = 5  # kills of one job
 OPERATIONS = 600  # about as many has the longest job
 
 
@@ -20,14 +20,14 @@ def killed(rng: random.Random, name: str, place: Path) -> tuple[str, dict[str, i
     """A job killed just before one of its file operations, several times, then left alone: the same bits."""
     out, kills = place / "out", 0
     out.mkdir()
-    for attempt in range(MOST + 1):
-        at = int(OPERATIONS ** rng.random()) if attempt < MOST else 10**9
+    for attempt in range(MAX_KILLS + 1):
+        at = int(OPERATIONS ** rng.random()) if attempt < MAX_KILLS else 10**9
         operations = rng.choice([shim.CHANGES, *shim.CHANGES.split()])
         weather = Weather(fault=(f"{out}/", operations, at, 1, shim.KILL))
         child = Child(JOBS[name].commands(out), place / f"log-{attempt}", weather)
         code = child.end()
-        assert code in (0, -signal.SIGKILL), (code, child.said()[-3000:])
-        no_traceback(child.said())
+        assert code in (0, -signal.SIGKILL), (code, child.output()[-3000:])
+        no_traceback(child.output())
         valid(out)
         kills += code != 0
         if code == 0:

@@ -103,8 +103,8 @@ def corrupted(rng: random.Random, place: Path) -> str:
         tensors, facts = checkpoints.load(newest)
         shutil.rmtree(newest)
         key = rng.choice([*facts])
-        told = {**facts, key: junk(facts[key], rng)}
-        checkpoints.save(run / "ckpt", checkpoints.step_of(newest), tensors, told, keep=5)
+        changed_facts = {**facts, key: junk(facts[key], rng)}
+        checkpoints.save(run / "ckpt", checkpoints.step_of(newest), tensors, changed_facts, keep=5)
         read_everything(run)
         return "forged facts, used"
     file = rng.choice(sorted(path for path in run.rglob("*") if path.is_file() and path.name != ".lock"))

@@ -197,7 +197,7 @@ def reference(name: str) -> tuple[dict[str, Any], float]:
     start = time.monotonic()
     children = started(JOBS[name], place / "out", place / "log")
     codes = [child.end() for child in children]
-    assert codes == [0] * len(children), [child.said()[-2000:] for child in children]
+    assert codes == [0] * len(children), [child.output()[-2000:] for child in children]
     lasted = time.monotonic() - start
     result = JOBS[name].result(place / "out")
     shutil.rmtree(place)

@@ -27,8 +27,8 @@ def case(rng: random.Random, place: Path) -> tuple[str, dict[str, int]]:
         codes = [child.end() for child in children]
         valid(out)
         for child, code in zip(children, codes, strict=True):
-            assert code in (0, -signal.SIGKILL, LOST), (name, code, child.said()[-3000:])
-            no_traceback(child.said())
+            assert code in (0, -signal.SIGKILL, LOST), (name, code, child.output()[-3000:])
+            no_traceback(child.output())
         if set(codes) == {0}:
             break
         assert attempt < MAX_KILLS, (name, codes)

@@ -23,11 +23,11 @@ NAMES = ("simclr", "moco", "clusters", "packed", "sweep", "study")
 
 def ended(child: Child, allowed: tuple[int, ...] = ENDS) -> int:
     code = child.end()
-    assert code in allowed, (code, child.said()[-3000:])
-    no_traceback(child.said())
+    assert code in allowed, (code, child.output()[-3000:])
+    no_traceback(child.output())
     if code > 0:
-        sentences = [line for line in child.said().splitlines() if line.startswith("nearfar: ")]
-        assert len(sentences) == 1, child.said()[-3000:]
+        sentences = [line for line in child.output().splitlines() if line.startswith("nearfar: ")]
+        assert len(sentences) == 1, child.output()[-3000:]
     return code
 
 
@@ -117,8 +117,8 @@ def together(rng: random.Random, name: str, place: Path) -> str:
         children[0].kill(signal.SIGKILL)
     codes = [child.end() for child in children]
     for child, code in zip(children, codes, strict=True):
-        assert code in (*ENDS, -signal.SIGKILL), (codes, child.said()[-3000:])
-        no_traceback(child.said())
+        assert code in (*ENDS, -signal.SIGKILL), (codes, child.output()[-3000:])
+        no_traceback(child.output())
     calm_again(name, out, place / "log")
     return f"together: {sorted(codes)}" if -signal.SIGKILL not in codes else "together: one killed"
 
@@ -148,7 +148,7 @@ def clocks(rng: random.Random, name: str, place: Path) -> str:
         outcome = "clock: every one moved"
     else:
         restarted = Child(JOBS[name].commands(out), place / "log-again", Weather(clock=rng.randrange(10**6)))
-        assert ended(restarted) == 0, restarted.said()[-3000:]
+        assert ended(restarted) == 0, restarted.output()[-3000:]
         outcome = "clock: jumped"
     same(JOBS[name].result(out), reference(name)[0])
     return outcome

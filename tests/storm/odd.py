@@ -78,7 +78,9 @@ def odd_entry(rng: random.Random, path: Path) -> None:
         path.write_bytes(picture_bytes(rng.randrange(100)) if kind == "picture" else b"")
 
 
-def odd_folder(rng: random.Random, place: Path) -> str:
+def odd_folder(rng: random.Random, empty: Path) -> str:
+    place = empty / "folder"  # a link to `..` then leads to nothing but this case
+    place.mkdir()
     for number in range(rng.choice([0, 3, 20])):
         (place / f"{number:02}.png").write_bytes(picture_bytes(number))
     for number in range(rng.randint(1, 6)):

@@ -16,11 +16,11 @@ from nearfar.studies.bias_variance import (
     SIZES,
     cell_label,
     conditions,
-    correlation_of,
     estimates,
     log_ratio,
     moments,
 )
+from nearfar.studies.gaussians import correlation_of
 from nearfar.studies.run import find_study, run_study
 
 
@@ -39,7 +39,7 @@ def test_critic_is_the_log_ratio_of_densities() -> None:
 
 @pytest.mark.parametrize("nats", [0.1, 1.5, 8.0])
 def test_correlation_carries_the_nats(nats: float) -> None:
-    assert -0.5 * DIM * math.log(1 - correlation_of(nats) ** 2) == pytest.approx(nats)
+    assert -0.5 * DIM * math.log(1 - correlation_of(nats, DIM) ** 2) == pytest.approx(nats)
 
 
 def test_nce_nears_the_truth_from_below_and_never_passes_log_k() -> None:
@@ -61,7 +61,7 @@ def test_the_control_has_mean_zero_and_shrinks_the_error() -> None:
 
 def test_mean_of_the_smallest_estimate_agrees_with_plain_sampling() -> None:
     """k = 2 needs one negative: E[Z] by a million fresh draws and scipy's densities."""
-    rng, rho = np.random.default_rng(1), correlation_of(1.5)
+    rng, rho = np.random.default_rng(1), correlation_of(1.5, DIM)
     u, v, w = rng.normal(size=(3, 1_000_000, DIM))
     v = rho * u + math.sqrt(1 - rho**2) * v
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
 
 import nearfar as nf
 from nearfar.cli import main
@@ -38,7 +37,7 @@ def run(workspace: Workspace, seed: int = 0, rate: float = 0.5, label: str = "x"
     return StudyResult((table,), ("it differs",))
 
 
-SMALL = Study("small", "a small one", run, draw=lambda result: Figure())
+SMALL = Study("small", "a small one", run)
 
 
 def test_result_file_has_paper_and_ours(tmp_path: Path) -> None:
@@ -145,7 +144,7 @@ def gathering(workspace: Workspace, shared: SharedOptions, label: str = "x") -> 
 
 
 def test_dataclass_parameters_stand_for_their_fields(tmp_path: Path) -> None:
-    study = Study("gathering", "options in a dataclass", gathering, draw=SMALL.draw)
+    study = Study("gathering", "options in a dataclass", gathering)
     assert read_options(study, ["size=7"]) == ({"seed": 0, "size": 7, "label": "x"}, ())
     record = run_study(study, tmp_path, ["size=7", "label=y", "seed=2"])
     assert record.result.tables[0].rows == (StudyRow("y", None, 7.0, 2.0),)
@@ -170,7 +169,7 @@ def open_one(workspace: Workspace, shared: OpenOptions) -> StudyResult:
 
 
 def test_other_words_are_settings_of_the_recipes(tmp_path: Path) -> None:
-    study = Study("open", "takes more", open_one, draw=SMALL.draw)
+    study = Study("open", "takes more", open_one)
     record = run_study(study, tmp_path, ["views.rotate=0.5", "size=7", "bound=ml-cpc"])
     assert record.result.tables[0].rows == (
         StudyRow("views.rotate", None, 0.5),
@@ -307,8 +306,12 @@ def test_workers_do_not_outlive_the_study(tmp_path: Path) -> None:
     finally:
         study.kill()
         study.wait()
-    while any(map(is_alive, workers)):  # loops for ever if they were left behind
+    end = time.monotonic() + 200  # they would sleep for 300 seconds
+    while alive := any(map(is_alive, workers)):
+        if time.monotonic() > end:
+            break
         time.sleep(0.1)
+    assert not alive
 
 
 def is_alive(pid: int) -> bool:

@@ -46,7 +46,7 @@ def exact_log_ratio(x: Tensor, y: Tensor, rho: float) -> Tensor:
 @pytest.mark.parametrize("nats", LEVELS)
 def test_a_level_holds_its_nats(nats: int) -> None:
     """Song & Ermon 2020, App. C.2 as corrected: I = -(d/2) log(1 - rho^2); samples have that correlation."""
-    rho = correlation_of(nats)
+    rho = correlation_of(nats, DIM)
     assert -0.5 * DIM * math.log(1 - rho**2) == pytest.approx(nats, rel=1e-12)
     x, y = pairs(20_000, nats, torch.Generator().manual_seed(0))
     covariance = np.cov(torch.cat([x, y], dim=1).numpy().T)
@@ -163,7 +163,7 @@ def test_ml_cpc_with_the_exact_ratio_is_below_the_truth_where_proven_and_above_w
     generator = torch.Generator().manual_seed(0)
     n, k, batches, nats = 16, 15, 1500, 4.0
     smallest = smallest_proven_alpha(n, k)
-    rho = correlation_of(nats)
+    rho = correlation_of(nats, DIM)
     values: dict[float, list[Tensor]] = {smallest: [], smallest / 1000: []}
     for _ in range(batches):
         x, y = pairs(n, nats, generator)
@@ -278,3 +278,19 @@ def test_impossible_settings_are_refused(word: str, sentence: str, tmp_path: Pat
     with pytest.raises(nf.UserError, match=sentence):
         run_study(find_study("gaussians"), tmp_path, [word])
     assert not (tmp_path / "cells").exists()
+
+
+def test_some_of_the_bounds_can_be_run(tmp_path: Path) -> None:
+    """An arm that is finished is kept when further ones are asked for."""
+    study, words = find_study("gaussians"), ["arms=joint", "steps=2", "batch_size=4"]
+    first = run_study(study, tmp_path, [*words, "bounds=ML-CPC 0.001"]).result
+    assert {row.label.partition(",")[0] for row in first.tables[0].rows[:-1]} == {"ML-CPC 0.001"}
+    stored = {path: path.stat().st_mtime_ns for path in tmp_path.glob("cells/*/result.json")}
+    assert len(stored) == 1
+    both = run_study(study, tmp_path, [*words, "bounds=ML-CPC 0.001,ML-CPC 0.0001"]).result
+    assert (
+        both.tables[0].ours().items()
+        >= {k: v for k, v in first.tables[0].ours().items() if k != "curves"}.items()
+    )
+    assert "ML-CPC, I = 2: rises as alpha falls" in both.tables[1].ours()
+    assert all(path.stat().st_mtime_ns == time for path, time in stored.items())

@@ -145,7 +145,6 @@ def test_remarks_name_the_shape() -> None:
         shares = result.tables[1].row("I(v; y) over I(x; y), by strength").ours
         assert shares == ", ".join(["80%"] * len(STRENGTHS))
         linear = result.table("Accuracy, linear top-1 in percent")
-        assert linear.row("best strength").ours == ("1" if word == "an inverted U" else "3")
         assert linear.row("strength 0").ours == pytest.approx(30.5)
         assert linear.row("strength 0").spread == pytest.approx(0.5**0.5)
         assert result.tables[0].row("falls at every step").ours == "yes"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import nearfar as nf
 from nearfar.cli import main
@@ -330,6 +331,18 @@ def test_bad_input_is_one_sentence_before_any_work(
     assert sentence in message
     assert not re.search("Traceback", message)
     assert not (tmp_path / "out").exists()
+
+
+def test_folder_of_the_data_is_refused(tmp_path: Path, capsys: Any) -> None:
+    """There, `cells` and `claims` would become classes."""
+    for name in ("cats", "dogs"):
+        (tmp_path / name).mkdir()
+        for number in range(3):
+            Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / name / f"{number}.png")
+    words = ["sweep", "simclr", str(tmp_path), "lr=0.1,0.2", "--out", str(tmp_path), "backbone=resnet8-w8"]
+    assert main(words) == 2
+    assert "holds the data; choose another folder for the sweep" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cats", "dogs"]
 
 
 def test_an_empty_split_is_refused(tmp_path: Path, capsys: Any) -> None:

@@ -1,22 +1,20 @@
 """Processes share one folder: no cell is computed twice, and cells of a killed process are taken over."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import nearfar as nf
+from tests.forked import Forked
 
 AXES: dict[str, list[float]] = {"temperature": [0.1, 0.25, 0.5, 1.0], "batch_size": [16, 32]}
-FIXED: dict[str, Any] = {"epochs": 6, "checkpoint_every": 1}
+FIXED: dict[str, Any] = {"epochs": 3, "checkpoint_every": 1}
 WORDS = [
     *(f"{key}={','.join(map(str, values))}" for key, values in AXES.items()),
     *(f"{key}={value}" for key, value in FIXED.items()),
@@ -34,37 +32,14 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def started(table: Path, out: Path) -> "subprocess.Popen[bytes]":
-    command = [
-        sys.executable,
-        "-m",
-        "nearfar",
-        "sweep",
-        "simclr",
-        str(table),
-        *WORDS,
-        "--out",
-        str(out),
-        "--jobs",
-        "1",
-    ]
-    with out.with_suffix(".err").open("ab") as errors:
-        return subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=errors, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
+def started(table: Path, out: Path) -> Forked:
+    setup = partial(torch.set_num_threads, 1)
+    return Forked("sweep", "simclr", table, *WORDS, "--out", out, "--jobs", 1, setup=setup)
 
 
 def events(out: Path) -> list[dict[str, Any]]:
     log = out / "log.jsonl"
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-
-
-def wait_until(child: "subprocess.Popen[bytes]", out: Path, starts: int) -> None:
-    deadline = time.monotonic() + 900
-    while sum(event["event"] == "begun" for event in events(out)) < starts:
-        assert child.poll() is None, out.with_suffix(".err").read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 @pytest.mark.slow
@@ -77,15 +52,15 @@ def test_a_killed_and_shared_sweep_ends_with_the_same_table(table: Path, tmp_pat
     alone_out, killed_out = tmp_path / "whole", tmp_path / "cut"
     nf.sweep("simclr", table, out=alone_out, quiet=True, config={**AXES, **FIXED})
     killed = started(table, killed_out)
-    wait_until(killed, killed_out, starts=3)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
+    killed.wait_until(lambda: sum(event["event"] == "begun" for event in events(killed_out)) >= 3)
+    assert killed.returncode is None, killed.stderr
+    killed.kill()
     assert Counter(event["event"] for event in events(killed_out))["done"] < 8
     assert not (killed_out / "sweep.json").exists()
 
     children = [started(table, killed_out) for _ in range(2)]
     for child in children:
-        assert child.wait(timeout=900) == 0, killed_out.with_suffix(".err").read_text()
+        assert child.wait() == 0, child.stderr
     for name in ("sweep.csv", "figure.svg"):
         assert (killed_out / name).read_bytes() == (alone_out / name).read_bytes()
     one, second = (json.loads((out / "sweep.json").read_text()) for out in (alone_out, killed_out))

@@ -1,6 +1,5 @@
 """A run that is no longer finite never ends as a success and never loses the state to resume from."""
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,8 @@ from nearfar.run.features import cached_features, features
 from nearfar.run.metrics import read_metrics
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
-from tests.helpers import newest_tensors, run_python
+from tests.forked import run_command
+from tests.helpers import newest_tensors
 
 SMALL: dict[str, Any] = {
     "backbone": "resnet8-w16",
@@ -31,10 +31,6 @@ SMALL: dict[str, Any] = {
     "held_out": 0.0,
 }  # 7 steps
 EXPLODING = {**SMALL, "optimizer": "sgd", "lr": "steps(0.002,1e25,0.5)", "keep": 1, "checkpoint_every": 1}
-
-
-def nearfar(*words: object) -> "subprocess.CompletedProcess[str]":
-    return run_python("-m", "nearfar", *words)
 
 
 def rewritten(run: Run, step: int, change: Any) -> None:
@@ -59,7 +55,7 @@ def test_a_run_that_ends_in_nan_fails_and_keeps_its_finite_state(tmp_path: Path)
         "epochs=10",
     ]
     words += ["optimizer=sgd", "keep=1", "checkpoint_every=20", "probe_every=0", "held_out=0"]
-    process = nearfar(*words, "lr=steps(0.002,1e25,9.4)")
+    process = run_command(*words, "lr=steps(0.002,1e25,9.4)")
     assert process.returncode == 2, process.stderr
     assert "trained for" not in process.stdout
     message = process.stderr.splitlines()[-1]
@@ -67,7 +63,7 @@ def test_a_run_that_ends_in_nan_fails_and_keeps_its_finite_state(tmp_path: Path)
     assert "the checkpoint of step 60 is kept" in message
     assert checkpoints.newest_step(out / "ckpt") == 60
     assert checkpoints.not_finite(newest_tensors(out)) is None
-    resumed = nearfar(*words, "lr=0.002", "--allow-change")  # as the sentence advises
+    resumed = run_command(*words, "lr=0.002", "--allow-change")  # as the sentence advises
     assert resumed.returncode == 0, resumed.stderr
     assert "resuming from step 60" in resumed.stderr
 
@@ -83,11 +79,11 @@ def test_a_run_without_a_single_step_fails_and_cannot_be_evaluated(tmp_path: Pat
         "temperature=1e-40",
         "held_out=0",
     ]
-    process = nearfar("pretrain", "simclr", "digits", "--out", out, *words)
+    process = run_command("pretrain", "simclr", "digits", "--out", out, *words)
     assert process.returncode == 2, process.stderr
     assert "the last 9 of 9 changed nothing" in process.stderr
     assert "lr is not the cause" in process.stderr
-    evaluation = nearfar("evaluate", out, "--protocol", "knn")
+    evaluation = run_command("evaluate", out, "--protocol", "knn")
     assert evaluation.returncode == 2
     assert "has no trained checkpoint yet" in evaluation.stderr
     assert not (out / "evaluation.json").exists()
@@ -118,11 +114,11 @@ def test_embed_refuses_features_that_are_not_finite(tmp_path: Path) -> None:
     run = pretrain("simclr", "digits", tmp_path / "run", quiet=True, config=SMALL)
     rewritten(run, 8, lambda weight: torch.full_like(weight, 3e38))
     out = tmp_path / "features.parquet"
-    process = nearfar("embed", run.path, "digits", "--out", out)
+    process = run_command("embed", run.path, "digits", "--out", out)
     assert process.returncode == 2
     assert "the features of 1797 of 1797 items of digits are not finite" in process.stderr
     assert not out.exists()
-    evaluation = nearfar("evaluate", run.path, "--protocol", "knn")
+    evaluation = run_command("evaluate", run.path, "--protocol", "knn")
     assert evaluation.returncode == 2
     assert "are not finite" in evaluation.stderr
     assert not (run.path / "evaluation.json").exists()

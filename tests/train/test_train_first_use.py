@@ -15,10 +15,12 @@ import nearfar as nf
 from nearfar.cli import main
 from nearfar.config.recipes.distillation import OBJECTIVES, layer_of, objective_of
 from nearfar.config.resolving import resolve
+from nearfar.data.open import locate
 from nearfar.errors import UserError, counted, naming_flags, near_names
 from nearfar.run import trained
 from nearfar.sweeps import objectives
 from nearfar.sweeps.objectives import TrainingObjective
+from nearfar.train.defaults import resolve_here
 from tests.helpers import IMAGES, LABELS
 from tests.helpers import QUICK as WITHOUT_BACKBONE
 
@@ -98,12 +100,13 @@ def test_size_of_a_bank_is_a_setting(tmp_path: Path) -> None:
         nf.pretrain("instdisc", IMAGES, tmp_path / "small", negatives={"size": 40}, **QUICK)
 
 
-def test_stop_before_the_first_step_trains_nothing(tmp_path: Path) -> None:
-    class Stop(nf.Hook):
-        def on_start(self, session: Any) -> None:
-            session.stop("not today")
+class StopAtOnce(nf.Hook):
+    def on_start(self, session: Any) -> None:
+        session.stop("not today")
 
-    run = nf.pretrain("simclr", IMAGES, tmp_path / "run", hooks=[Stop()], **QUICK)
+
+def test_stop_before_the_first_step_trains_nothing(tmp_path: Path) -> None:
+    run = nf.pretrain("simclr", IMAGES, tmp_path / "run", hooks=[StopAtOnce()], **QUICK)
     assert (run.facts["step"], run.facts["ended"]) == (0, "not today")
 
 
@@ -133,6 +136,28 @@ def test_folder_of_other_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is not a run folder: it contains a\.jpg and 1 more"):
         nf.pretrain("simclr", IMAGES, tmp_path, **QUICK)
     assert {path.name for path in tmp_path.iterdir()} == {"a.jpg", "b.jpg"}
+
+
+def test_out_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("kept")
+    with pytest.raises(UserError, match=r"taken is a file; choose a new or empty folder"):
+        nf.pretrain("simclr", IMAGES, tmp_path / "taken", **QUICK)
+    assert (tmp_path / "taken").read_text() == "kept"
+
+
+def test_lazy_network_without_weights_is_refused(tmp_path: Path) -> None:
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(4))
+    with pytest.raises(UserError, match=r"lazy layers without weights; call it once on a batch"):
+        nf.pretrain("simclr", IMAGES, tmp_path, **{**WITHOUT_BACKBONE, "backbone": network})
+
+
+def test_start_that_failed_does_not_decide_the_defaults(tmp_path: Path) -> None:
+    """Settings were written, and no step was made: another recipe chooses as in a new folder."""
+    nf.pretrain("simclr", IMAGES, tmp_path / "run", **QUICK, hooks=[StopAtOnce()])
+    located = locate(IMAGES)
+    fresh, note = resolve_here("byol", "arrays", tmp_path / "new", located=located)
+    assert resolve_here("byol", "arrays", tmp_path / "run", located=located) == (fresh, note)
+    assert "batch_size=8" in str(note)
 
 
 def test_disk_without_room_for_the_checkpoints_is_refused(

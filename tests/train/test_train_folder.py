@@ -16,6 +16,7 @@ from nearfar.config.resolving import resolve
 from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.report.gather import _environment, _events, _held_out, _scores, _summary, curves_of, edges_of
+from nearfar.report.sections import sections_of
 from nearfar.run import checkpoints, facts
 from nearfar.run.metrics import read_metrics
 from nearfar.run.results import results_of
@@ -200,10 +201,33 @@ def test_a_page_is_made_from_any_json_in_a_run(run: Run, tmp_path: Path) -> None
         }
     )
     set_facts = {"name": "a", "samples": 9, "fingerprint": "f", "unit": "images"}
-    figures = {"top1": 0.5, "top5": 0.9, "interval": [0.4, 0.6], "test": set_facts}
+    figures = {
+        "top1": 0.5,
+        "top5": 0.9,
+        "interval": [0.4, 0.6],
+        "test": set_facts,
+        "confusion": {"classes": ["a", "b"], "counts": [[3, 1], [2, 3]]},
+        "per_class": {"a": 0.75, "b": 0.6},
+    }
+    linear = {"nats": 0.5, "entropy": 0.7, "at_least": {"nats": 0.1, "certificate": {"status": "proven"}}}
+    detection = {
+        "results": [
+            {
+                "pretrained": {"bbox": {"map": 0.2, "map_50": 0.3, "spread": 0.1}},
+                "settings": {"task": "boxes", "epochs": 3, "size": 96, "fine_tune": False, "seeds": 2},
+                **{role: {"name": "a", "samples": 4, "objects": 9} for role in ("train", "test")},
+            }
+        ]
+    }
     evaluation = {
         "results": [
-            {"train": set_facts, "test": set_facts, "knn": figures, "baselines": {"pixels": {"knn": figures}}}
+            {
+                "train": set_facts,
+                "test": set_facts,
+                "knn": figures,
+                "linear": linear,
+                "baselines": {"pixels": {"knn": figures}},
+            }
         ]
     }
     environment = json.loads((run.path / "env.json").read_text())
@@ -212,6 +236,8 @@ def test_a_page_is_made_from_any_json_in_a_run(run: Run, tmp_path: Path) -> None
         metrics, results = changed(rows, rng), changed(evaluation, rng)
         (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
         (tmp_path / "env.json").write_text(json.dumps(changed(environment, rng)))
+        (tmp_path / "evaluation.json").write_text(json.dumps(results))
+        (tmp_path / "detection.json").write_text(json.dumps(changed(detection, rng)))
         stored_metrics = read_metrics(tmp_path / "metrics.jsonl")
         forged_run = Run(tmp_path, run.settings)
         curves_of(stored_metrics)
@@ -219,4 +245,5 @@ def test_a_page_is_made_from_any_json_in_a_run(run: Run, tmp_path: Path) -> None
         _held_out(stored_metrics)
         list(_events(stored_metrics))
         list(_scores(results_of(results)))
+        list(sections_of(forged_run))
         list(_summary(forged_run, run.settings.as_plain(), _environment(forged_run), stored_metrics))

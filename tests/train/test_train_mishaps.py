@@ -6,9 +6,9 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from nearfar.run.trained import Run
 from nearfar.train.loggers import open_loggers
 from nearfar.train.monitors import CollapseMonitor, GradientMonitor, Spread
 from nearfar.train.pretrain import pretrain
-from tests.helpers import default_signals, run_python
+from tests.forked import Forked, run_command
 
 SMALL: dict[str, Any] = {
     "backbone": "resnet8-w16",
@@ -93,12 +93,8 @@ def test_the_message_about_batch_sizes_is_true(tmp_path: Path) -> None:
 
 def limited(size: int, *words: object) -> "subprocess.CompletedProcess[str]":
     """A command that may write no file of more than `size` bytes, as if the disk filled there."""
-    code = (
-        f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size})); "
-        "from nearfar.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
-    command = [sys.executable, "-c", code, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    setup = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, size))
+    return run_command(*words, setup=setup)
 
 
 def test_embed_on_a_full_disk_is_one_sentence_and_leaves_no_part(run: Run, tmp_path: Path) -> None:
@@ -177,17 +173,12 @@ def test_a_signal_before_the_first_step_exits_75(number: signal.Signals, tmp_pat
         "def wait(*a, **k):\n    print('opening', flush=True)\n    time.sleep(60)\n"
         "p.split_holdout = wait\nsys.exit(main(sys.argv[1:]))"
     )
-    words = [sys.executable, "-c", code, "pretrain", "simclr", "digits", "--out", str(tmp_path / "run")]
-    child = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=default_signals
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "opening\n"
+    child = Forked("pretrain", "simclr", "digits", "--out", tmp_path / "run", code=code)
+    child.wait_until(lambda: child.stdout == "opening\n")
     child.send_signal(number)
-    _, message = child.communicate(timeout=60)
-    assert child.returncode == 75, message
+    assert child.wait() == 75, child.stderr
     assert (
-        message
+        child.stderr
         == f"nearfar: stopped by {number.name}; run the same command again to continue from what was saved\n"
     )
 
@@ -214,7 +205,7 @@ def test_a_signal_is_not_handled_as_an_import_error(kind: str, lost: str, tmp_pa
     went on. Where even what is no `Exception` gets lost, as in a destructor, the first step is the last."""
     settings = [f"{key}={value}" for key, value in {**SMALL, "epochs": 500}.items()]
     words = ["pretrain", "simclr", "digits", "--out", str(tmp_path / "run"), "--quiet", *settings]
-    process = run_python("-c", LOSING.format(kind=kind), *words, preexec_fn=default_signals, timeout=300)
+    process = run_command(*words, code=LOSING.format(kind=kind))
     assert (process.returncode, process.stdout) == (75, lost), process.stderr
     assert "nearfar: stopped by SIGTERM" in process.stderr
 
@@ -224,27 +215,22 @@ def test_a_hangup_saves_and_an_ignored_one_is_ignored(tmp_path: Path) -> None:
     settings = [
         f"{key}={value}" for key, value in {**SMALL, "epochs": 500, "checkpoint_every": 100_000}.items()
     ]
-    words = [sys.executable, "-m", "nearfar", "pretrain", "simclr", "digits", "--out", str(out), *settings]
-    ignoring = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    child = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=ignoring)  # as nohup does
-    while child.poll() is None and not read_metrics(out / "metrics.jsonl"):
-        time.sleep(0.05)
+    words = ["pretrain", "simclr", "digits", "--out", out, *settings]
+    steps = lambda: [row["step"] for row in read_metrics(out / "metrics.jsonl")]
+    child = Forked(*words, setup=partial(signal.signal, signal.SIGHUP, signal.SIG_IGN))  # as nohup does
+    child.wait_until(steps)
     child.send_signal(signal.SIGHUP)
-    rows = len(read_metrics(out / "metrics.jsonl"))
-    while child.poll() is None and len(read_metrics(out / "metrics.jsonl")) < rows + 2:
-        time.sleep(0.05)
-    assert child.poll() is None
+    rows = len(steps())
+    child.wait_until(lambda: len(steps()) >= rows + 2)
+    assert child.returncode is None
     child.send_signal(signal.SIGTERM)
-    child.communicate(timeout=120)
-    assert child.returncode == 75
-    child = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=default_signals)
+    assert child.wait() == 75
+    child = Forked(*words)
     reached = checkpoints.newest_step(out / "ckpt") or 0
-    while child.poll() is None and max(row["step"] for row in read_metrics(out / "metrics.jsonl")) <= reached:
-        time.sleep(0.05)
+    child.wait_until(lambda: max(steps()) > reached)
     child.send_signal(signal.SIGHUP)
-    _, message = child.communicate(timeout=120)
-    assert child.returncode == 75
-    assert "stopped by SIGHUP at step" in message
+    assert child.wait() == 75
+    assert "stopped by SIGHUP at step" in child.stderr
     assert (checkpoints.newest_step(out / "ckpt") or 0) > reached
 
 

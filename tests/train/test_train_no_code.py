@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from nearfar.cli import main
 from nearfar.train.pretrain import pretrain
+from tests.forked import run_command
 from tests.helpers import run_python
 
 WATCH = """
@@ -24,16 +26,15 @@ print(seen)
 def test_loading_a_run_runs_no_code(tmp_path: Path) -> None:
     config = {"backbone": "resnet8-w16", "batch_size": 256, "epochs": 1, "probe_every": 0}
     pretrain("moco", "digits", tmp_path / "run", quiet=True, config=config)
-    process = run_python("-c", WATCH, tmp_path / "run")
+    process = run_command(tmp_path / "run", code=WATCH)
     assert process.returncode == 0, process.stderr
     assert process.stdout.strip() == "[]"
 
 
-def test_a_config_with_a_python_tag_is_refused(tmp_path: Path) -> None:
+def test_a_config_with_a_python_tag_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.yaml").write_text(f"recipe: !!python/object/apply:os.mkdir ['{tmp_path}/made']\n")
-    process = run_python("-m", "nearfar", "evaluate", tmp_path)
-    assert process.returncode == 2
-    assert "config.yaml" in process.stderr
+    assert main(["evaluate", str(tmp_path)]) == 2
+    assert "config.yaml" in capsys.readouterr().err
     assert not (tmp_path / "made").exists()
 
 

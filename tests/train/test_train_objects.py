@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torchvision.transforms import v2
 import nearfar as nf
 from nearfar.config.objects import as_section, describe_object, split_objects
 from nearfar.errors import Stopped
+from nearfar.modalities.image.views.functions import _as_tensor
 from nearfar.run import checkpoints
 from tests.helpers import IMAGES, LABELS, QUICK
 
@@ -244,8 +246,14 @@ def test_a_prior_may_be_an_object(tmp_path: Path) -> None:
 
 
 def test_a_method_takes_no_further_parts() -> None:
-    with pytest.raises(nf.UserError, match="beside a Method"):
+    with pytest.raises(nf.UserError, match="together with a Method"):
         split_objects(own_method(), {"bound": "nwj"})
+    for key, choice in {"bound.alpha": "bound", "temperature": "critic"}.items():
+        with pytest.raises(nf.UserError, match=f"{key} was given together with an object for {choice}"):
+            split_objects(own_method(), {key: 0.5})
+    with pytest.raises(nf.UserError, match=r"views\.crops was given together with an object for views"):
+        split_objects("simclr", {"views": cut, "views.crops": "2x16,2x8"})
+    assert split_objects("simclr", {"views": cut, "views.count": 3}).layers == ({"views.count": 3},)
     with pytest.raises(nf.UserError, match="expected the name of a recipe"):
         split_objects(3)
 
@@ -374,6 +382,13 @@ def test_functions_of_one_picture_are_views(kind: str, tmp_path: Path) -> None:
     assert torch.equal(nf.Run.open(tmp_path / "a").embed(PHOTOS), run.embed(PHOTOS))
 
 
+def test_a_grey_picture_of_a_function_gives_no_warning() -> None:
+    """Its array is read-only."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert _as_tensor(Image.new("L", (4, 3))).shape == (1, 3, 4)
+
+
 class StopAfter(nf.Hook):
     def __init__(self, step: int) -> None:
         self.step = step
@@ -390,6 +405,7 @@ class StopAfter(nf.Hook):
         (lambda picture: picture.nothing, "failed on a picture .AttributeError"),
         (lambda picture: 3, "failed on a picture .TypeError: it returned int"),
         ([cut, 3], "views was "),
+        (lambda picture: [picture, picture], "returned list; pass several views as a list of functions"),
         (lambda picture: torch.full((3, 16, 16), torch.nan), "numbers that are not finite"),
     ],
 )

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from nearfar.bench.arms import our_session, pictures
 from nearfar.core.optimisers import (
     LARS,
     MUON_RMS,
@@ -22,9 +23,17 @@ from nearfar.core.optimisers import (
     state_tensors,
 )
 from nearfar.core.strategy import Strategy
+from nearfar.data import open_data
 from nearfar.errors import UserError
 from nearfar.run import checkpoints
 
+SMALL_MUON: dict[str, Any] = {
+    "optimizer": "muon",
+    "lr": 0.1,
+    "backbone": "resnet8-w8",
+    "batch_size": 8,
+    "epochs": 1,
+}
 NAMES = ["sgd", "adamw", "lars", "muon"]
 
 
@@ -278,14 +287,22 @@ def test_orthogonalising_changes_the_singular_values_alone(
     torch.testing.assert_close(orthogonalised(matrix), expected, rtol=1e-7, atol=1e-7)
 
 
-def test_orthogonalised_singular_values_are_about_one() -> None:
-    """In float32 too, where one side of the matrix is small and the other large; a zero matrix stays zero."""
+@pytest.mark.parametrize(("precision", "tolerance"), [(None, 0.0), (torch.bfloat16, 0.04)])
+def test_orthogonalised_singular_values_are_about_one(
+    precision: torch.dtype | None, tolerance: float
+) -> None:
+    """In float32 and bfloat16 too, where one side of the matrix is small and the other large; singular values near zero
+    stay below; a zero matrix stays zero."""
     u, _, vt = torch.linalg.svd(torch.randn(64, 300), full_matrices=False)
     for s in (torch.logspace(-2, 0, 64), torch.ones(64)):
-        values = torch.linalg.svdvals(orthogonalised(u @ torch.diag(s) @ vt))
-        assert values.min() > 0.68
-        assert values.max() < 1.21
-    assert orthogonalised(torch.zeros(3, 5)).eq(0).all()
+        values = torch.linalg.svdvals(orthogonalised(u @ torch.diag(s) @ vt, precision))
+        assert values.min() > 0.68 - tolerance
+        assert values.max() < 1.21 + tolerance
+    for s in (torch.logspace(-5, 0, 64), torch.eye(64)[0]):
+        assert (
+            torch.linalg.svdvals(orthogonalised(u @ torch.diag(s) @ vt, precision)).max() < 1.21 + tolerance
+        )
+    assert orthogonalised(torch.zeros(3, 5), precision).eq(0).all()
 
 
 def test_muon_is_nesterovs_momentum_orthogonalised() -> None:
@@ -318,6 +335,19 @@ def test_muon_moves_every_matrix_by_the_rate_in_root_mean_square() -> None:
         module["weight"].grad = torch.randn(shape) * 1e3
         build("muon", module, lr=1.0, weight_decay=0.0).step()
         assert 0.68 < module["weight"].detach().square().mean().sqrt() / MUON_RMS < 1.21
+
+
+def test_a_session_multiplies_muons_matrices_in_its_precision() -> None:
+    """A step in bfloat16 is near that in float32, and another one."""
+    weights = {}
+    for precision in (torch.float32, torch.bfloat16):
+        session = our_session("simclr", open_data(pictures(16)), SMALL_MUON, precision)
+        for parameter in session.method.parameters():
+            parameter.grad = torch.sin(torch.arange(parameter.numel()) ** 1.5).view_as(parameter)
+        session.optimizer.step()
+        weights[precision] = torch.cat([p.detach().flatten() for p in session.method.parameters()])
+    difference = (weights[torch.bfloat16] - weights[torch.float32]).abs().max()
+    assert 0 < difference < 0.05 * SMALL_MUON["lr"]
 
 
 def test_muon_refuses_parts_of_matrices() -> None:

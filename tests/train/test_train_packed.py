@@ -1,10 +1,5 @@
 """Runs on data that are never loaded whole: killed and resumed, evaluated, embedded, reported."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +17,7 @@ from nearfar.run import checkpoints
 from nearfar.run.trained import Run
 from nearfar.train.pretrain import pretrain
 from tests.data.test_data_packed import as_parquet
+from tests.forked import Forked
 from tests.helpers import newest_tensors
 
 SMALL: dict[str, Any] = {"backbone": "resnet8-w16", "batch_size": 64, "epochs": 2, "seed": 3, "workers": 2}
@@ -48,13 +44,9 @@ def test_kill_9_in_mid_epoch_then_resumed_is_bit_equal(packed: str, tmp_path: Pa
     uninterrupted, cut = tmp_path / "whole", tmp_path / "cut"
     pretrain("moco", packed, uninterrupted, quiet=True, config=SMALL)
     words = [f"{key}={value}" for key, value in SMALL.items()]
-    command = [sys.executable, "-m", "nearfar", "pretrain", "moco", packed, "--out", str(cut), *words]
-    child = subprocess.Popen([*command, "checkpoint_every=3", "--quiet"])
-    end = time.monotonic() + 120
-    while checkpoints.last_named(cut / "ckpt") < 6 and time.monotonic() < end:
-        time.sleep(0.02)
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
+    child = Forked("pretrain", "moco", packed, "--out", cut, *words, "checkpoint_every=3", "--quiet")
+    child.wait_until(lambda: checkpoints.last_named(cut / "ckpt") >= 6)
+    child.kill()
     step = checkpoints.newest_step(cut / "ckpt")
     assert step is not None
     assert 0 < step < 32

@@ -242,7 +242,8 @@ def test_mistakes_get_a_sentence(hf: Path, tmp_path: Path, caches: Path) -> None
 
     fails("init was pretrained without a backbone", init="pretrained")
     fails("resnet8-w8, of which there are no pretrained", init="pretrained", backbone="resnet8-w8")
-    fails("of which timm has no pretrained", init="pretrained", backbone="timm/vit_tiny_patch16_18x2")
+    fails("of which timm has no pretrained", init="pretrained", backbone="timm/convnext_atto_rms")
+    fails("timm does not have; near it are test_vit", init="pretrained", backbone="timm/test_vitt")
     fails("std was given without mean", std=[0.5])
     fails("mean has 3 numbers and std 1", mean=[0.5] * 3, std=[0.5])
     fails(r"std was \[0.0\]", mean=[0.5], std=[0.0])

@@ -5,8 +5,6 @@ import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,8 @@ from nearfar.errors import Stopped, UserError
 from nearfar.run import checkpoints
 from nearfar.run.metrics import read_metrics
 from nearfar.train.pretrain import pretrain
-from tests.helpers import default_signals, newest_tensors
+from tests.forked import PRELOADED, Forked, run_command
+from tests.helpers import newest_tensors
 
 SMALL = {
     "backbone": "resnet8-w16",
@@ -56,7 +55,7 @@ def logged_losses(out: Path) -> list[tuple[int, float]]:
 def test_kills_at_random_moments_change_nothing(recipe: str, tmp_path: Path) -> None:
     """Real processes, real SIGKILL. Each child resumes from the last save; the end is bit-equal."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["nearfar.train.pretrain", "torch.utils.tensorboard"])
+    context.set_forkserver_preload(PRELOADED)
 
     def start(out: Path) -> Any:
         child = context.Process(target=train_small, args=(recipe, str(out)))
@@ -70,7 +69,7 @@ def test_kills_at_random_moments_change_nothing(recipe: str, tmp_path: Path) -> 
     duration = time.monotonic() - start_time
 
     cut, choose, kills, reached = tmp_path / "cut", random.Random(recipe), 0, -1
-    while kills < 12:
+    while kills < 6:
         child = start(cut)
         child.join(choose.uniform(0, 0.6 * duration))
         if child.exitcode is None:
@@ -96,7 +95,7 @@ def test_kills_at_random_moments_change_nothing(recipe: str, tmp_path: Path) -> 
 
 
 def command(out: Path, *words: str) -> list[str]:
-    start = [sys.executable, "-m", "nearfar", "pretrain", "simclr", "digits", "--out", str(out)]
+    start = ["pretrain", "simclr", "digits", "--out", str(out)]
     return [*start, "backbone=resnet8-w16", "batch_size=128", "probe_every=0", "held_out=0", *words]
 
 
@@ -106,18 +105,14 @@ def test_a_signal_saves_and_exits_75_and_the_same_command_resumes(
 ) -> None:
     out = tmp_path / "run"
     words = command(out, "epochs=15", "checkpoint_every=1000")  # long enough to be met at work on any machine
-    child = subprocess.Popen(
-        words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=default_signals
-    )
-    while child.poll() is None and len(read_metrics(out / "metrics.jsonl")) < 1:
-        time.sleep(0.05)
+    child = Forked(*words)
+    child.wait_until(lambda: read_metrics(out / "metrics.jsonl"))
     child.send_signal(number)
-    _, message = child.communicate(timeout=120)
-    assert child.returncode == 75, message
-    assert f"stopped by {number.name} at step" in message
+    assert child.wait() == 75, child.stderr
+    assert f"stopped by {number.name} at step" in child.stderr
     stopped_at = checkpoints.load(checkpoints.newest(out / "ckpt"))[1]["step"]  # type: ignore[arg-type]
     assert 0 < stopped_at < 210
-    process = subprocess.run(words, capture_output=True, text=True, check=False)
+    process = run_command(*words)
     assert process.returncode == 0, process.stderr
     assert f"resuming from step {stopped_at}" in process.stderr
     assert "trained for 210 steps" in process.stdout

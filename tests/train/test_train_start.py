@@ -110,6 +110,18 @@ def test_unsuitable_weights_get_a_sentence(simclr: nf.Run, tmp_path: Path) -> No
         UserError, match=r"conv1.weight is \[64, 3, 7, 7\] where the backbone's is \[64, 3, 3, 3\]"
     ):
         start_from(method, str(tmp_path / "r.pth"))
+    one, shape = torch.zeros(1), (64, 3, 3, 3)
+    no_plain_tensors = {
+        "repeats one value": one.expand(10**9, 3),
+        "has no values": torch.zeros(shape, device="meta"),
+        "is complex": torch.zeros(shape, dtype=torch.complex64),
+    }
+    for name, tensor in no_plain_tensors.items():
+        torch.save(
+            {**torchvision.models.resnet18(weights=None).state_dict(), name: tensor}, tmp_path / "o.pth"
+        )
+        with pytest.raises(UserError, match=f"whose {name} is not a plain tensor"):
+            start_from(method, str(tmp_path / "o.pth"))
     (tmp_path / "text.pth").write_text("not weights")
     with pytest.raises(UserError, match="is not a weights file"):
         start_from(method, str(tmp_path / "text.pth"))
@@ -242,7 +254,8 @@ def test_simclr_on_a_cpu_gets_the_settings_that_were_measured_together(tmp_path:
     assert note == f"{words} chosen for a CPU and 2,000 images; set them to change this"
     typed, _ = resolve_here("simclr", "x", None, read_words([*words.split(), "device=cpu"]), located=data)
     assert typed == settings
-    # a run that was begun with them keeps them, and one that was begun without keeps its own
+    # a run that trained with them keeps them, and one that trained without keeps its own
+    (RunFolder(tmp_path).checkpoints / "step-00000001").mkdir(parents=True)
     RunFolder(tmp_path).config.write_text(settings.as_yaml())
     resumed = resolve_here("simclr", "x", tmp_path, {"device": "cuda"}, located=data)[0]
     assert replace(resumed, device="cpu") == settings

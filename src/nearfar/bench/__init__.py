@@ -1,1 +1,1 @@
-"""Speed beside other libraries: `arms` is timed, `turns` times one arm, `measure` interleaves."""
+"""Speed compared with other libraries: `arms` is timed, `turns` times one arm, `measure` interleaves."""

@@ -23,7 +23,7 @@ from nearfar.bench.losses import (
     their_cached_step,
 )
 from nearfar.bench.peers import Arm, Contest, Step, peer
-from nearfar.core.layout import to_channels_last
+from nearfar.core.networks import to_channels_last
 from nearfar.data import locate, open_data
 from nearfar.modalities import DataSet
 from nearfar.parts.encoders import backbone

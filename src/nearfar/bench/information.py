@@ -1,4 +1,4 @@
-"""`nearfar bench information`: the estimator on the 40 tasks of Czyż et al. 2023, beside rivals.
+"""`nearfar bench information`: the estimator on the 40 tasks of Czyż et al. 2023, compared with rivals.
 
 Rivals: KSG (Kraskov et al. 2004), CCA (Gaussian, by canonical correlations), and a separable network fitted
 by InfoNCE. The oracle is the mean of the exact log ratio over the same rows: its error is that of sampling
@@ -7,7 +7,7 @@ alone. Nothing was tuned on these tasks.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
@@ -26,7 +26,7 @@ from nearfar.system.hardware import one_thread
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MIN_ORACLE_ERROR = 1e-3  # nats: a smaller error of the oracle is luck, and a ratio to it says nothing
+MIN_ORACLE_ERROR = 1e-3  # nats: smaller errors of the oracle are luck, so ratios to them mean nothing
 RIVALS = {"ksg": "KSG", "cca": "CCA", "network": "InfoNCE network"}
 ESTIMATORS = {"oracle": "oracle", "nats": "nearfar", **RIVALS}
 
@@ -49,9 +49,13 @@ class TaskResult:
     network: float | None
     seconds: dict[str, float]
 
+    def value(self, name: str) -> float:
+        """NaN where it was not measured."""
+        value: float | None = getattr(self, name)
+        return float("nan") if value is None else value
+
     def error(self, name: str = "nats") -> float:
-        value = asdict(self)[name]
-        return float("nan") if value is None else abs(value - self.truth)
+        return abs(self.value(name) - self.truth)
 
     @property
     def covered(self) -> bool:
@@ -145,20 +149,15 @@ def information_table(results: Sequence[TaskResult]) -> Iterator[str]:
 
 def _task_row(results: list[TaskResult]) -> list[str]:
     """The means over the seeds of one task."""
-    values = {k: _mean([_number(asdict(r)[k]) for r in results], 3) for k in ("oracle", "nats", *RIVALS)}
-    low, high = (fmean(asdict(r)[end] for r in results) for end in ("low", "high"))
-    interval = f"{low:.3f} to {high:.3f}" + ("" if all(r.covered for r in results) else " ✗")
+    names = ("truth", "oracle", "nats", "low", "high", *RIVALS)
+    truth, oracle, nats, low, high, *rivals = (_mean([r.value(k) for r in results], 3) for k in names)
+    interval = f"{low} to {high}" + ("" if all(r.covered for r in results) else " ✗")
     seconds = f"{fmean(r.seconds['nats'] for r in results):.1f}"
-    estimates = [values["oracle"], values["nats"], interval, *(values[name] for name in RIVALS)]
-    return [results[0].task, f"{results[0].truth:.3f}", *estimates, seconds]
+    return [results[0].task, truth, oracle, nats, interval, *rivals, seconds]
 
 
 def _mean_error(group: list[TaskResult], name: str) -> str:
     return _mean([result.error(name) for result in group])
-
-
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value
 
 
 def _mean(values: Sequence[float], digits: int = 4) -> str:

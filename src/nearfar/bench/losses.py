@@ -15,10 +15,10 @@ from torch.nn import functional
 
 from nearfar import losses
 from nearfar.bench.peers import Step, peer
-from nearfar.core.adapters import as_encoders
+from nearfar.core.adapters import adapt
 from nearfar.core.buffers import apply
 from nearfar.core.encoding import Encoding
-from nearfar.core.layout import to_channels_last
+from nearfar.core.networks import to_channels_last
 from nearfar.core.types import Batch
 from nearfar.parts.encoders import backbone
 
@@ -64,7 +64,7 @@ def _pictures(batch: int) -> tuple[nn.Module, list[Tensor]]:
 def our_cached_step(batch: int, chunk: int | None = CHUNK) -> Step:
     """Each picture of one set contrasted with all of the other, encoded `chunk` at a time."""
     network, pictures = _pictures(batch)
-    encoders, encoding = as_encoders(network), Encoding(chunk=chunk)
+    encoders, encoding = adapt("encoders", network), Encoding(chunk=chunk)
     batch_of_views, loss = (
         Batch(tuple(pictures), torch.arange(batch)),
         losses.MultipleNegativesRankingLoss(scale=SCALE),

@@ -1,4 +1,4 @@
-"""`nearfar bench`: training steps and losses beside those of other libraries, on this machine.
+"""`nearfar bench`: training steps and losses, compared with those of other libraries, on this machine.
 
 Arms alternate in blocks of steps, so that other load affects all of them alike. The first block warms up. A
 peer is used as its documentation shows: its own transform in a `DataLoader`, its own loss and loop, torch's

@@ -6,7 +6,6 @@ part the frozen backbone is probed: a linear classifier on all training images, 
 time counts loader processes and leaves out the probes.
 """
 
-import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,7 +22,7 @@ from torch import Tensor
 from nearfar.bench.arms import lightly_loop, our_session
 from nearfar.bench.peers import PeerMissing
 from nearfar.bench.records import append_record, read_records
-from nearfar.bench.turns import child_cpu_seconds, environment_of
+from nearfar.bench.turns import child_cpu_seconds, open_process
 from nearfar.config.recipes import RECIPES
 from nearfar.core.buffers import frozen
 from nearfar.core.statistics import mean_and_spread
@@ -34,7 +33,6 @@ from nearfar.evaluate.linear import linear
 from nearfar.modalities import DataSet
 from nearfar.run.features import features
 from nearfar.sweeps.pictures import COLOURS, panels
-from nearfar.system.hardware import keep_freed_memory
 from nearfar.train.step import take_step
 
 if TYPE_CHECKING:
@@ -81,7 +79,7 @@ class QualityBudget(NamedTuple):
         return {"data": self.train, "test": self.test}
 
     def settings_of(self, arm: QualityArm) -> dict[str, Any]:
-        """What the results of an arm depend on, beside the seed and the machine."""
+        """What the results of an arm depend on, except the seed and the machine."""
         return {**self.data(), "epochs": self.epochs, "probes": self.probes, **arm.settings}
 
     def load_sets(self) -> tuple[DataSet, DataSet]:
@@ -131,10 +129,10 @@ def lightly_trainer(network: str, batch: int, data: DataSet, epochs: int, seed: 
     images = data.load(np.arange(len(data))).data
     step, model = lightly_loop(network, batch, images)
 
-    def embed(other: DataSet) -> Tensor:
-        rows = np.array_split(np.arange(len(other)), max(1, len(other) // ENCODE_BATCH))
+    def embed(images: DataSet) -> Tensor:
+        rows = np.array_split(np.arange(len(images)), max(1, len(images) // ENCODE_BATCH))
         with frozen(model), torch.inference_mode():
-            parts = [model.backbone(_normalize(other.load(part).data)).flatten(1) for part in rows]
+            parts = [model.backbone(_normalize(images.load(part).data)).flatten(1) for part in rows]
         return torch.cat(parts).clone()
 
     return Trainer(step, epochs * (len(data) // batch), batch, embed)
@@ -178,16 +176,7 @@ def quality_arms(
 
 def serve_arm(arm: QualityArm, budget: QualityBudget, seed: int, line: Any) -> None:
     """Sends None once the arm is built. Then trains one part of the budget per message and answers (epoch, CPU
-    minutes, top-1). Answers with the exception instead if the peer is missing or the user made a mistake."""
-    try:
-        _serve_arm(arm, budget, seed, line)
-    except (PeerMissing, UserError) as problem:
-        line.send(problem)
-
-
-def _serve_arm(arm: QualityArm, budget: QualityBudget, seed: int, line: Any) -> None:
-    if arm.process == "ours":
-        keep_freed_memory()
+    minutes, top-1)."""
     train, test = budget.load_sets()
     start = time.process_time()
     trainer = arm.make(train, budget.epochs, seed)
@@ -220,35 +209,13 @@ def open_quality_arm(
 ) -> Iterator[Callable[[], QualityPoint]]:
     """Starts the process of an arm and yields the function that trains its next part; raises `PeerMissing`,
     and `UserError` for what the arm cannot be trained with."""
-    context = multiprocessing.get_context("spawn")  # torch reads its settings at import
-    line, child_end = context.Pipe()
-    with environment_of(arm.process):
-        child = context.Process(target=serve_arm, args=(arm, budget, seed, child_end))
-        child.start()
-    child_end.close()  # so that EOF is seen when the child ends
+    with open_process(arm.process, arm.name, serve_arm, arm, budget, seed) as answer_to:
 
-    def receive() -> Any:
-        try:
-            answer = line.recv()
-        except EOFError:
-            raise UserError(
-                f"the process of {arm.name} ended before its result; is there enough memory?"
-            ) from None
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        def next_point() -> QualityPoint:
+            epoch, cpu_minutes, top1 = answer_to(None)
+            return QualityPoint(arm.name, seed, epoch, cpu_minutes, top1, budget.settings_of(arm))
 
-    def next_point() -> QualityPoint:
-        line.send(None)
-        epoch, cpu_minutes, top1 = receive()
-        return QualityPoint(arm.name, seed, epoch, cpu_minutes, top1, budget.settings_of(arm))
-
-    try:
-        receive()
         yield next_point
-    finally:
-        line.close()
-        child.join()
 
 
 def run_quality(

@@ -15,7 +15,7 @@ RecordType = TypeVar("RecordType")
 
 
 def read_records(path: Path | None, kind: type[RecordType]) -> list[RecordType]:
-    """The records in a file; none where there is no file. A last line that a kill cut short is removed."""
+    """The records in a file; none if the file is missing. A last line that a kill cut short is removed."""
     if path is None or not path.exists():
         return []
     try:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nearfar.bench.peers import Arm, PeerMissing, Step
+from nearfar.errors import UserError
 from nearfar.system.hardware import keep_freed_memory
 from nearfar.system.machine import PASSIVE_WAIT
 
@@ -43,46 +44,69 @@ def open_arm(arm: Arm) -> Iterator[Take]:
         step = arm.make()
         yield lambda seconds: turn(step, seconds, arm.prefetched)
         return
+    with open_process(arm.process, arm.name, _serve_turns, arm.make, arm.prefetched) as take:
+        yield take
+
+
+def _serve_turns(make: Callable[[], Step], prefetched: int, line: "Connection[Any, Any]") -> None:
+    step = make()
+    line.send(None)
+    while True:
+        line.send(turn(step, line.recv(), prefetched))
+
+
+@contextmanager
+def open_process(
+    settings_of: Literal["ours", "theirs"], name: str, serve: Callable[..., None], *args: Any
+) -> Iterator[Callable[[Any], Any]]:
+    """Runs `serve(*args, line)` in a process with our OpenMP and malloc settings, or torch's defaults ("theirs").
+
+    `serve` sends None once it is ready, then an answer to each message. Yields the function that sends a message
+    and returns the answer. It raises `PeerMissing` and `UserError` of the process here.
+    """
     context = multiprocessing.get_context("spawn")  # torch reads its settings at import
     line, child_end = context.Pipe()
-    with environment_of(arm.process):
-        child = context.Process(target=serve, args=(arm.make, arm.process, arm.prefetched, child_end))
+    with environment_of(settings_of):
+        child = context.Process(target=_serve, args=(serve, args, settings_of, child_end))
         child.start()
     child_end.close()  # so that EOF is seen when the child ends
+
+    def receive() -> Any:
+        try:
+            answer = line.recv()
+        except EOFError:
+            raise UserError(
+                f"the process of {name} ended before its result; is there enough memory?"
+            ) from None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def answer_to(message: Any) -> Any:
+        line.send(message)
+        return receive()
+
     try:
-        absent = line.recv()
-        if absent is not None:
-            raise PeerMissing(absent)
-        yield lambda seconds: _request_turn(line, seconds)
+        receive()
+        yield answer_to
     finally:
         line.close()
         child.join()
 
 
-def _request_turn(line: "Connection[Any, Any]", seconds: float) -> Turn:
-    line.send(seconds)
-    result: Turn = line.recv()
-    return result
-
-
-def serve(
-    make: Callable[[], Step],
+def _serve(
+    serve: Callable[..., None],
+    args: tuple[Any, ...],
     settings_of: Literal["ours", "theirs"],
-    prefetched: int,
     line: "Connection[Any, Any]",
 ) -> None:
-    """Runs one turn per message, until the pipe closes."""
     if settings_of == "ours":
         keep_freed_memory()
     try:
-        step = make()
-    except PeerMissing as absent:
-        line.send(str(absent))
-        return
-    line.send(None)
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        while True:
-            line.send(turn(step, line.recv(), prefetched))
+        with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+            serve(*args, line)
+    except (PeerMissing, UserError) as problem:
+        line.send(problem)
 
 
 @contextmanager

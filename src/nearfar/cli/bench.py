@@ -3,7 +3,8 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,16 @@ def _rows(text: str) -> list[int]:
     return sizes
 
 
+def _say(args: argparse.Namespace) -> Callable[[str], None]:
+    """Prints progress: not to the output, where --json has it."""
+    return (lambda line: print(line, file=sys.stderr)) if args.json else print
+
+
+def _print_results(args: argparse.Namespace, results: Sequence[Any], lines: Iterable[str]) -> None:
+    """One JSON object for each result (a dataclass), or the lines of a table."""
+    print(*([json.dumps(list(map(asdict, results)))] if args.json else lines), sep="\n")
+
+
 def _write_chart(path: Path | None, chart: Callable[[], Any]) -> None:
     """Writes a matplotlib figure as SVG, where one was requested."""
     if path is None:
@@ -109,8 +120,6 @@ def _write_chart(path: Path | None, chart: Callable[[], Any]) -> None:
 
 
 def _information(args: argparse.Namespace, sizes: list[int]) -> int:
-    from dataclasses import asdict
-
     from nearfar.bench.information import information_chart, information_table, run_information
     from nearfar.bench.information_tasks import information_tasks
 
@@ -121,19 +130,13 @@ def _information(args: argparse.Namespace, sizes: list[int]) -> int:
     tasks = [task for task in information_tasks() if any(word in task.name for word in words)]
     if not tasks:
         raise UserError(f"--only was {args.only}; no task has such a name, for instance Swiss or 25 × 25")
-    say = (lambda line: print(line, file=sys.stderr)) if args.json else print
-    results = run_information(tasks, sizes, args.seeds, not args.no_network, args.record, say)
-    for line in () if args.json else information_table(results):
-        print(line)
-    if args.json:
-        print(json.dumps([asdict(result) for result in results]))
+    results = run_information(tasks, sizes, args.seeds, not args.no_network, args.record, _say(args))
+    _print_results(args, results, information_table(results))
     _write_chart(args.svg, lambda: information_chart(results))
     return DONE
 
 
 def _quality(args: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
     from nearfar.bench.quality import (
         QualityBudget,
         quality_arms,
@@ -153,19 +156,20 @@ def _quality(args: argparse.Namespace) -> int:
         check_backbone(args.backbone)
     batch = args.batch_size or 256
     check_whole("--batch-size", batch, 2)
-    variants = dict(map(_variant, args.arm))
+    named, usual = [*map(_variant, args.arm)], [arm.name for arm in quality_arms(args.backbone, batch, {})]
+    variants, names = dict(named), [*usual, *(name for name, _ in named)]
+    if len({*names}) < len(names):
+        raise UserError(
+            f"--arm was {', '.join(args.arm)}; expected names once each, other than {', '.join(usual)}"
+        )
     arms = quality_arms(args.backbone, batch, variants)
     names = [name.strip() for name in (args.only or "nearfar,lightly").split(",")]
     selected = [arm for arm in arms if arm.name.startswith(tuple(names)) or arm.name in variants]
     if not selected:
         raise UserError(f"--only was {args.only}; expected prefixes of {', '.join(arm.name for arm in arms)}")
-    say = (lambda line: print(line, file=sys.stderr)) if args.json else print
     budget = QualityBudget(args.data, args.test, args.epochs, args.probes)
-    points = run_quality(selected, budget, args.seeds, args.record, say)
-    for line in () if args.json else quality_table(points, args.goal):
-        print(line)
-    if args.json:
-        print(json.dumps([asdict(point) for point in points]))
+    points = run_quality(selected, budget, args.seeds, args.record, _say(args))
+    _print_results(args, points, quality_table(points, args.goal))
     _write_chart(args.svg, lambda: quality_chart(points))
     return DONE
 
@@ -203,11 +207,10 @@ def _speed(args: argparse.Namespace, sizes: list[int]) -> int:
         raise UserError(
             f"--only was {args.only}; expected prefixes of SimCLR, MoCo, NT-Xent, CLIP, Multiple, Cached"
         )
-    say = (lambda line: print(line, file=sys.stderr)) if args.json else print
     results = run_bench(
         args.blocks,
         args.seconds,
-        say,
+        _say(args),
         networks=networks,
         batch=batch,
         n=rows,

@@ -270,7 +270,7 @@ def _matrix(options: argparse.Namespace) -> int:
     printed_pairs = min(len(pairs), MAX_PAIRS)
     rows = [["x", "y", "nats", "corrected p", "estimated by"]]
     for k in range(printed_pairs):
-        estimator = "full estimator" if pairs.refined[k] else "screening"
+        estimator = "cross-fitted ratios" if pairs.refined[k] else "screening"
         rows.append([pairs.x[k], pairs.y[k], f"{pairs.nats[k]:.4f}", f"{pairs.p_value[k]:.2g}", estimator])
     print(*text_table(rows), sep="\n")
     if printed_pairs < len(pairs):

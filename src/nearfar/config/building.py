@@ -1,7 +1,7 @@
 """From settings to a `Method`: copies of the parts meet the data, and parts are checked against one another.
 
 A part is its settings until its method meets the data. Then `meet` makes its weights and memories: encoders
-are told what they are shown (`InputSpec`), the other parts the sizes of data and embeddings (`Sizes`).
+get what they are shown (`InputSpec`), the other parts the sizes of data and embeddings (`Sizes`).
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""The recipes as one page of Markdown, written anew whenever the site is built, so it cannot drift.
+"""The recipes as one page of Markdown, rewritten whenever the site is built, so it cannot drift.
 
 Certificates come from the methods themselves, built on torch's meta device (shapes without memory).
 """
@@ -136,7 +136,7 @@ class CompleteRecipe:
 
 def base_of(name: str, entries: Mapping[str, Any]) -> str | None:
     """The recipe of which this one differs by its selection alone; None if there is none. Variants of Local
-    Aggregation, which is a selection itself, are methods of their own."""
+    Aggregation, which is a selection itself, are separate methods."""
     base, _, suffix = name.rpartition("-")
     if base not in entries:
         return None

@@ -8,7 +8,7 @@ object that is passed then.
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import partial
 from types import MethodType
@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.config.schema import plain, settable
-from nearfar.config.sections import PARTS_BY_CHOICE, built_from, section_of
+from nearfar.config.sections import ALIASES, PARTS_BY_CHOICE, built_from, section_of
 from nearfar.core.abstract import AbstractEncoders, AbstractViews, AbstractViewSettings
-from nearfar.core.adapters import ADAPTERS, as_views, unwrapped
+from nearfar.core.adapters import adapt, unwrapped
 from nearfar.core.learnt import LearntNumber
 from nearfar.core.method import Method
 from nearfar.core.schedules import Schedule
@@ -53,10 +53,11 @@ def split_objects(recipe: Any, *layers: Mapping[str, Any]) -> Request:
     """Separates objects from settings. Objects that settings describe completely become settings."""
     objects: dict[str, Any] = {}
     settings = tuple(_settings_of_layer(layer, objects) for layer in layers)
+    _check_unused(layers, objects)
     if isinstance(recipe, str):
         if BACKBONE in objects and "encoders" in objects:
             raise UserError(
-                "backbone was given beside encoders, which have their own network; pass one of them"
+                "backbone was given together with encoders, which have their own network; pass one of them"
             )
         return Request(recipe, settings, objects)
     if not isinstance(recipe, Method):
@@ -67,10 +68,11 @@ def split_objects(recipe: Any, *layers: Mapping[str, Any]) -> Request:
     planned = is_planned(recipe.encoders)
     for key in PARTS_BY_CHOICE if planned else (*PARTS_BY_CHOICE, BACKBONE):
         if any(key in layer for layer in layers):
-            raise UserError(f"{key} was given beside a Method, which has its own; change it there")
+            raise UserError(f"{key} was given together with a Method, which has its own; change it there")
     if isinstance(recipe.views, AbstractViews):
         objects.setdefault(VIEWS, recipe.views)
     if not planned:
+        _check_unused(layers, PARTS_BY_CHOICE)
         parts = {choice: getattr(recipe, choice) for choice in PARTS_BY_CHOICE}
         if (
             built_from(recipe.encoders) is not None
@@ -79,6 +81,14 @@ def split_objects(recipe: Any, *layers: Mapping[str, Any]) -> Request:
         return Request(CUSTOM, settings, {**objects, **parts, METHOD: recipe})
     _settings_of_layer({choice: getattr(recipe, choice) for choice in PARTS_BY_CHOICE}, objects)
     return Request(recipe, settings, objects)
+
+
+def _check_unused(layers: Sequence[Mapping[str, Any]], owned: Container[str]) -> None:
+    """Stops at a setting of a part that is an object, where it would change nothing."""
+    for key in (key for layer in layers for key in layer):
+        choice, _, setting = ALIASES.get(key, key).partition(".")
+        if setting and choice in owned and (choice, setting) not in ((VIEWS, "count"), (VIEWS, "symmetric")):
+            raise UserError(f"{key} was given together with an object for {choice}; set it in the object")
 
 
 def is_planned(encoders: AbstractEncoders) -> bool:
@@ -102,9 +112,8 @@ def _settings_of_layer(layer: Mapping[str, Any], objects: dict[str, Any]) -> dic
             settings[key] = section
         else:
             _check_object(key, value)
-            objects[key] = (
-                views_object(value) if key == VIEWS else ADAPTERS[key](value) if key in ADAPTERS else value
-            )
+            is_part = key in PARTS_BY_CHOICE
+            objects[key] = views_object(value) if key == VIEWS else adapt(key, value) if is_part else value
     return settings
 
 
@@ -124,12 +133,12 @@ def views_object(views: Any) -> Any:
     """A caller's views: functions of (loaded instances, seed, epoch, index) as they are, objects with
     `transform` as part of the method, and functions of one picture as `PictureFunctions`."""
     if callable(views) and (_declared(views, "count") is not None or _required_arguments(views) >= 4):
-        return as_views(views) if callable(_declared(views, "transform")) else views
+        return adapt(VIEWS, views) if callable(_declared(views, "transform")) else views
     return as_picture_functions(views)
 
 
 def _declared(views: Any, name: str) -> Any:
-    """What an object says of the views that it makes; None: nothing."""
+    """What an object declares about the views that it makes; None: nothing."""
     return getattr(views, name, None)
 
 
@@ -335,7 +344,7 @@ def _object_name(settings: Any, key: str) -> str:
 def require_objects(
     settings: Any, objects: Objects, run: str, call: Callable[[str], str], network: bool = False
 ) -> None:
-    """Raises an error if an object is missing; it says what to pass, and how."""
+    """Raises an error if an object is missing, with what to pass, and how."""
     missing = [key for key in required_objects(settings, network) if key not in objects]
     if missing:
         names = ", ".join(f"{key} ({_object_name(settings, key)})" for key in missing)

@@ -65,7 +65,7 @@ PresetSettings = TypedDict(
 
 @dataclass(frozen=True)
 class Preset:
-    """One method's settings in one paper, and where the paper says so. `by_variant` holds what a selection
+    """One method's settings in one paper, and their place in it. `by_variant` holds what a selection
     adds, by its suffix ("": the method itself); `objective` is that of a distillation."""
 
     source: str

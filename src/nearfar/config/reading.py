@@ -54,13 +54,13 @@ def load_yaml(text: str) -> Any:
     """The content of YAML text, with numbers as people write them; raises `yaml.YAMLError`."""
     try:
         return numbers(yaml.load(text, _PlainLoader))
-    # nesting beyond the recursion limit; "\UFFFFFFFF" is no character
+    # nesting beyond the recursion limit; "\UFFFFFFFF" is not a character
     except (RecursionError, ValueError, OverflowError) as problem:
         raise yaml.YAMLError(str(problem)) from None
 
 
 def load_word(text: str) -> Any:
-    """The value of a `key=value` word; text that is no YAML stays text."""
+    """The value of a `key=value` word; text that is not YAML stays text."""
     try:
         return load_yaml(text) if text.strip() else ""
     except yaml.YAMLError:
@@ -84,7 +84,7 @@ def numbers(raw: Any) -> Any:
         value = float(text.replace(".inf", "inf").replace(".nan", "nan"))
         if "." in text or not abs(value) < 2**1023:
             return value
-        # 1e3 is a whole number; 1e99 as one would be digits that nobody wrote
+        # 1e3 is a whole number; 1e99 as one would have digits that were not written
         integral = value.is_integer() and abs(value) < 2**63
         return int(text) if "e" not in text.lower() else int(value) if integral else value
     except ValueError:  # such as more digits than Python converts
@@ -120,12 +120,12 @@ def load_file(path: Path) -> dict[str, Any]:
     except yaml.YAMLError:
         raise UserError(f"--config {path} is not plain YAML") from None
     if not isinstance(content, Mapping):
-        raise UserError(f"--config {path} holds {type(content).__name__}; expected a mapping of settings")
+        raise UserError(f"--config {path} holds no mapping of settings; expected lines such as epochs: 50")
     return {str(key): value for key, value in content.items()}
 
 
 def leading_words(words: Sequence[str], count: int) -> list[str]:
-    """The first words, at most `count`, up to the first key=value that is no file."""
+    """The first words, at most `count`, up to the first key=value that is not a file."""
     leading: list[str] = []
     for word in words:
         if len(leading) == count or ("=" in word and not Path(word).exists()):

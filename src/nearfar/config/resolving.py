@@ -51,6 +51,7 @@ from nearfar.config.recipes import RECIPES, Recipe
 from nearfar.config.recipes.recipe import method_template
 from nearfar.config.schema import check_given, plain, settable, unknown
 from nearfar.config.sections import (
+    ALIASES,
     PAIRING_KEYS,
     PARTS_BY_CHOICE,
     built_from,
@@ -63,12 +64,11 @@ from nearfar.config.settings import TEXTS, Settings, checked_settings
 from nearfar.core.abstract import AbstractViewSettings
 from nearfar.core.method import Method, check_exchange
 from nearfar.core.optimisers import OPTIMISERS, build
-from nearfar.errors import UserError
+from nearfar.errors import UserError, not_one_of
 from nearfar.modalities import MODALITIES, Modality, modality_of_views
 from nearfar.modalities.image.views.functions import PictureFunctions
 from nearfar.parts.encoders import HeadConfig
 
-ALIASES = {"temperature": "critic.temperature"}  # names the contract keeps at the top
 Layer = Mapping[str, Any]
 NO_TEMPLATE: Mapping[str, Any] = {}
 SCORING_CHOICES = ("critic", "negatives", "selection", "bound")
@@ -185,8 +185,12 @@ def resolve(
         merged = {"recipe": recipe, "data": data, **chosen_recipe.training.settings(), **sections}
     if modality is not None:
         merged["views"] = _views_for(modality, merged, objects)
+    own_views = merged["views"]["name"]
     for layer in layers:
         _merge(merged, layer)
+    views = merged["views"]["name"]
+    if modality is not None and views != own_views and views not in modality.views.names:
+        raise not_one_of("views", views, modality.views.names, suffix=f" for {modality.plural}")
     merged |= {choice: describe_object(objects[choice]) for choice in PARTS_BY_CHOICE if choice in objects}
     if BACKBONE in objects:
         merged[BACKBONE] = describe_backbone(objects[BACKBONE])

@@ -46,8 +46,9 @@ def unknown(key: str, allowed: Iterable[str], kind: str = "settings") -> UserErr
     else:
         hint = near_names(key, names)
         command = LISTING_COMMANDS.get(kind)
-        rest = f"{command} lists them" if command else f"expected one of {', '.join(names)}"
-    return UserError(f"{key} is not one of the {kind}{hint}; {rest}")
+        listed = "" if "did you mean" in hint else f"expected one of {', '.join(names)}"
+        rest = f"{command} lists them" if command else listed
+    return UserError(f"{key} is not one of the {kind}{hint}{rest and f'; {rest}'}")
 
 
 def check_settings(part: Callable[..., Any], raw: Mapping[str, Any], prefix: str) -> dict[str, Any]:
@@ -78,9 +79,9 @@ def check_fields(part: Any, prefix: str) -> None:
 def expecting(is_valid: Callable[[Any], object], expected: str) -> WrapValidator:
     """Metadata of a setting's annotation: any other value ends in "KEY was VALUE; expected …"."""
 
-    def check(raw: Any, read: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    def check(raw: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
         with suppress(ValidationError):
-            if is_valid(value := read(raw)):
+            if is_valid(value := handler(raw)):
                 return value
         raise UserError(f"{_key(info)} was {raw!r}; expected {expected}")
 
@@ -109,10 +110,8 @@ def convert(raw: Any, annotation: Any, key: str) -> Any:
         return _adapter(annotation).validate_python(raw, context={"key": key})
     except ValidationError as problem:
         causes = (error.get("ctx", {}).get("error") for error in problem.errors())
-        own = next(
-            (cause for cause in causes if isinstance(cause, UserError)), None
-        )  # of a validator of ours
-        raise own or UserError(f"{key} was {raw!r}; {expectation(problem, annotation)}") from None
+        from_validator = next((cause for cause in causes if isinstance(cause, UserError)), None)
+        raise from_validator or UserError(f"{key} was {raw!r}; {expectation(problem, annotation)}") from None
 
 
 def plain(value: Any) -> Any:

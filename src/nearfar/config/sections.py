@@ -34,6 +34,7 @@ PARTS_BY_CHOICE: dict[str, Mapping[str, Any]] = {
     "prior": priors.PARTS,
 }
 # settings of the views that stay when another pipeline is named
+ALIASES = {"temperature": "critic.temperature"}  # names the contract keeps at the top
 PAIRING_KEYS = ("count", "symmetric", "aligned", "colours", "crops")
 
 

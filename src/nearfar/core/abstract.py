@@ -129,7 +129,7 @@ class AbstractViews(AbstractPart, ABC):
     count: int = 2  # views per instance
     # every ordered pair of views is contrasted; otherwise the first with each other one
     symmetric: bool = True
-    # the first so many views are keys, the others (small crops) are anchors only; None: all are keys
+    # this many of the first views are keys, the others (small crops) are anchors only; None: all are keys
     key_views: int | None = None
     thread_safe: bool = True  # False: called only by the thread that trains
 
@@ -150,7 +150,7 @@ class AbstractViewSettings(AbstractPart, ABC):
     count: int = 2  # views per instance
     symmetric: bool = True  # see `AbstractViews`
     key_views: int | None = None  # see `AbstractViews`
-    # name of a parameter that is a mapping of further settings, written beside the others; empty: none
+    # name of a parameter that is a mapping of further settings, written like the others; empty: none
     further: ClassVar[str] = ""
 
     @abstractmethod
@@ -179,7 +179,7 @@ class AbstractViewSettings(AbstractPart, ABC):
 class AbstractEncoders(AbstractPart, ABC):
     """Embeds views: `encode` returns embeddings of the requested views, `advance` moves slow copies.
 
-    Keys of different networks are never candidates beside each other: `group_of` is the group of a key.
+    Keys of different networks are never candidates of one anchor: `group_of` is the group of a key.
     """
 
     key_groups: int = 1
@@ -404,7 +404,7 @@ class AbstractSelection(AbstractPart, ABC):
     weights_negatives: bool = False  # must be the last of a chain: weights have mean one over the kept
     remembers_instances: bool = False  # knows something of every instance of the data
     refreshes: bool = False  # has a memory that `refresh` renews
-    drop_reason: str = ""  # the report shows "dropped: …": why, where it is not the similarity
+    drop_reason: str = ""  # why candidates are dropped, for the report, if not by similarity
     group_by: str | None = None  # the column of the data by which instances are grouped
     # groups of all instances were assigned; otherwise those of each batch are read (`Context.groups`)
     assigned: bool = False
@@ -485,7 +485,7 @@ class AbstractBound(AbstractPart, ABC):
 
 
 class AbstractPrior(AbstractPart, ABC):
-    """A loss of the embeddings as a whole, its weight included, beside the bound's. It changes nothing.
+    """A loss of the embeddings as a whole, its weight included, added to the bound's. It changes nothing.
 
     `encoded` has the rows of all processes, in float32 at least, before the critic prepares them:
     `Encoded.embeddings_per_view`, and `Encoded.supervision` where the encoders give it.

@@ -85,21 +85,25 @@ def _adapter(
     )
 
 
-AdaptedEncoders = _adapter(AbstractEncoders, "encode", "backbone")
-AdaptedCritic = _adapter(AbstractCritic, "prepare", "pairs", "cross")
-AdaptedNegatives = _adapter(AbstractNegatives, "candidates", "sampling")
-AdaptedSelection = _adapter(AbstractSelection, "__call__", "sampling")
-AdaptedBound = _adapter(
-    AbstractBound,
-    "__call__",
-    "certificate",
-    ceiling=lambda self, sampling, progress=None: self.certificate(sampling, progress).ceiling,
-    is_estimate=lambda self, sampling, progress=None: (
-        self.certificate(sampling, progress).status != "objective only"
+# by the name of the kind of part, as settings spell it
+ADAPTERS: dict[str, type[Adapter]] = {
+    "encoders": _adapter(AbstractEncoders, "encode", "backbone"),
+    "critic": _adapter(AbstractCritic, "prepare", "pairs", "cross"),
+    "negatives": _adapter(AbstractNegatives, "candidates", "sampling"),
+    "selection": _adapter(AbstractSelection, "__call__", "sampling"),
+    "bound": _adapter(
+        AbstractBound,
+        "__call__",
+        "certificate",
+        ceiling=lambda self, sampling, progress=None: self.certificate(sampling, progress).ceiling,
+        is_estimate=lambda self, sampling, progress=None: (
+            self.certificate(sampling, progress).status != "objective only"
+        ),
     ),
-)
-AdaptedPrior = _adapter(AbstractPrior, "__call__")
-AdaptedViews = _adapter(AbstractViews, "__call__")
+    "prior": _adapter(AbstractPrior, "__call__"),
+    "views": _adapter(AbstractViews, "__call__"),
+}
+OPTIONAL = ("prior", "views")  # kinds of which a method may have none
 
 
 def unwrapped(part: Any) -> Any:
@@ -107,9 +111,16 @@ def unwrapped(part: Any) -> Any:
     return part.wrapped if isinstance(part, Adapter) else part
 
 
-def _adapt(kind: str, part: Any, adapter: type[Adapter]) -> Any:
-    if isinstance(part, adapter.abstract_class):
+def adapt(kind: str, part: Any) -> Any:
+    """The part itself, or the object wrapped as a part of this kind. A bare network as encoders embeds anchors
+    and keys alike; views without `transform` are shown as they are made."""
+    adapter = ADAPTERS[kind]
+    if isinstance(part, adapter.abstract_class) or (part is None and kind in OPTIONAL):
         return part
+    if kind == "views" and isinstance(part, AbstractViewSettings):
+        return part
+    if kind == "encoders" and isinstance(part, nn.Module) and not hasattr(part, "encode"):
+        return SingleNetwork(part)
     missing = [name for name in adapter.required if not callable(getattr(part, name, None))]
     if missing:
         raise UserError(
@@ -118,48 +129,3 @@ def _adapt(kind: str, part: Any, adapter: type[Adapter]) -> Any:
             f"{', '.join(adapter.required)}"
         )
     return adapter(part)
-
-
-def as_encoders(part: Any) -> AbstractEncoders:
-    """A bare `nn.Module` embeds anchors and keys alike."""
-    if isinstance(part, nn.Module) and not isinstance(part, AbstractEncoders) and not hasattr(part, "encode"):
-        return SingleNetwork(part)
-    return _adapt("encoders", part, AdaptedEncoders)
-
-
-def as_critic(part: Any) -> AbstractCritic:
-    return _adapt("critic", part, AdaptedCritic)
-
-
-def as_negatives(part: Any) -> AbstractNegatives:
-    return _adapt("negatives", part, AdaptedNegatives)
-
-
-def as_selection(part: Any) -> AbstractSelection:
-    return _adapt("selection", part, AdaptedSelection)
-
-
-def as_bound(part: Any) -> AbstractBound:
-    return _adapt("bound", part, AdaptedBound)
-
-
-def as_prior(part: Any) -> AbstractPrior | None:
-    return None if part is None else _adapt("prior", part, AdaptedPrior)
-
-
-def as_views(part: Any) -> AbstractViews | AbstractViewSettings | None:
-    """An object without `transform` shows views as it makes them."""
-    if part is None or isinstance(part, AbstractViewSettings):
-        return part
-    return _adapt("views", part, AdaptedViews)
-
-
-# by the name of the kind of part, as settings spell it
-ADAPTERS: dict[str, Callable[[Any], Any]] = {
-    "encoders": as_encoders,
-    "critic": as_critic,
-    "negatives": as_negatives,
-    "selection": as_selection,
-    "bound": as_bound,
-    "prior": as_prior,
-}

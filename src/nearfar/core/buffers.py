@@ -14,21 +14,21 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-# whose buffer, its name, and what it would have become
+# (module, name of the buffer, new value)
 BufferUpdates = Sequence[tuple[nn.Module, str, Tensor]]
 
 
 @contextmanager
 def deferred_buffers(networks: object) -> Iterator[BufferUpdates]:
-    """Inside, the buffers of networks in training are copies; after it they are what they were, and what was
-    yielded tells what became of the copies."""
+    """Inside, networks in training write to copies of their buffers. Afterwards the buffers are as before, and the
+    yielded list holds the copies."""
     updates: list[tuple[nn.Module, str, Tensor]] = []
     buffers = [
         (child, name, buffer)
         for child in (networks.modules() if isinstance(networks, nn.Module) else ())
         if child.training
         for name, buffer in child.named_buffers(recurse=False, remove_duplicate=False)
-        if not is_lazy(buffer)  # what a first pass makes real was nothing before it
+        if not is_lazy(buffer)  # a lazy buffer has no value before the first pass
     ]
     copies = {id(buffer): buffer.clone() for _, _, buffer in buffers}  # one for all that share it
     for child, name, buffer in buffers:
@@ -43,7 +43,7 @@ def deferred_buffers(networks: object) -> Iterator[BufferUpdates]:
 
 @torch.no_grad()
 def apply(updates: BufferUpdates) -> None:
-    """Puts in place what a forward pass had written aside."""
+    """Writes the buffer updates of a forward pass to the networks."""
     for child, name, value in updates:
         buffer = getattr(child, name)
         if buffer.shape == value.shape:
@@ -63,7 +63,7 @@ def uses_batch_statistics(networks: object) -> bool:
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[nn.Module]:
-    """The module in evaluation mode; afterwards every part of it is in the mode it was in."""
+    """The module in evaluation mode; afterwards each of its parts is in its previous mode."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 from nearfar.core.abstract import AbstractEncoders
 from nearfar.core.buffers import BufferUpdates, deferred_buffers
 from nearfar.core.networks import blocks_of, replaced_forwards
-from nearfar.core.scores import Divided, Elementwise, Negatives, PerAnchor, Rule, Scores
+from nearfar.core.scores import Elementwise, Negatives, PerAnchor, Scores
 from nearfar.core.strategy import SINGLE, Rows, Strategy
 from nearfar.core.types import Batch, BatchGroups, Encoded, Supervision
 from nearfar.errors import UserError
@@ -302,13 +302,8 @@ class GatheredNegatives(Negatives):
     def hardest(self) -> PerAnchor:
         return self.rows.all_gather(self.local.hardest())
 
-    def divide(
-        self, rule: Rule, *, close: bool = False, random: bool = False, unweighted: bool = False
-    ) -> Divided:
-        raise RuntimeError("select before gathering: a rank has only the candidates of its own anchors")
-
-    def matrix(self) -> tuple[Tensor, Tensor]:
-        raise RuntimeError("no rank has the scores of all anchors")
+    def refusal(self) -> Exception:
+        return RuntimeError("select before gathering: a rank has only the candidates of its own anchors")
 
     def _local_part(self, columns: tuple[Tensor, ...]) -> list[Tensor]:
         return [column[self.rows.part] for column in columns]

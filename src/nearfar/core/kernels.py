@@ -348,8 +348,8 @@ def score_tiles(anchors: Tensor, keys: Tensor, tile: int) -> Iterator[tuple[slic
 def count_others(index: Int[Tensor, "anchor"], key_index: Int[Tensor, "candidate"]) -> Int[Tensor, "anchor"]:
     """How many candidates each anchor has: those of other instances, without empty places."""
     ordered = key_index.sort().values
-    own = torch.searchsorted(ordered, index, right=True) - torch.searchsorted(ordered, index)
-    return (key_index != EMPTY).sum() - own
+    own_keys = torch.searchsorted(ordered, index, right=True) - torch.searchsorted(ordered, index)
+    return (key_index != EMPTY).sum() - own_keys
 
 
 def matches(
@@ -477,7 +477,7 @@ class SymmetricLogSumExp(Kernel):
         for start in range(0, len(rows), side):
             part, place = slice(start, min(start + side, len(rows))), start
             while place < len(rows):
-                # the block on the diagonal is a square, those beside it are as wide as all threads' caches
+                # the block on the diagonal is a square, those next to it are as wide as all threads' caches
                 columns = slice(place, min(start + side if place == start else place + width, len(rows)))
                 shape = part.stop - part.start, columns.stop - columns.start
                 scores = buffer[: shape[0] * shape[1]].view(shape)

@@ -13,8 +13,8 @@ MIN_TEMPERATURE = 0.01  # temperature: CLIP's limit, a scale of 100 (Radford et 
 
 
 class LearntNumber(nn.Module):
-    """What begins as `start` and follows the gradient, in float32 at least: a temperature as LEAST + (start -
-    LEAST) e^s, which stays above LEAST whatever s is; anything else as start + s. s begins at 0."""
+    """A number that begins as `start` and follows the gradient, in float32 at least: start + s, or, if it is
+    `positive`, m + (start - m) e^s, which stays above m = MIN_TEMPERATURE. s begins at 0."""
 
     def __init__(self, start: float, *, positive: bool) -> None:
         super().__init__()

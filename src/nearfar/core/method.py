@@ -31,15 +31,7 @@ from nearfar.core.abstract import (
     AbstractViewSettings,
     is_inner_product,
 )
-from nearfar.core.adapters import (
-    as_bound,
-    as_critic,
-    as_encoders,
-    as_negatives,
-    as_prior,
-    as_selection,
-    as_views,
-)
+from nearfar.core.adapters import adapt
 from nearfar.core.buffers import BufferUpdates, apply, uses_batch_statistics
 from nearfar.core.encoding import (
     DEFAULT_ENCODING,
@@ -78,7 +70,7 @@ def check_exchange(
     bound: AbstractBound,
 ) -> None:
     """Raises an error if keys would pass from rank to rank (`ring`) and these parts need them all at once. One
-    rank alone is asked the same, so that any number of ranks can continue its run."""
+    rank alone is checked too, so that any number of ranks can continue its run."""
     if exchange == "gather":
         return
     needs = {
@@ -119,10 +111,13 @@ class Method(nn.Module):
         encoding: Encoding = DEFAULT_ENCODING,
     ) -> None:
         super().__init__()
-        self.views = as_views(views)
-        self.encoders, self.critic = as_encoders(encoders), as_critic(critic)
-        self.negatives, self.selection = as_negatives(negatives), as_selection(selection)
-        self.bound, self.prior = as_bound(bound), as_prior(prior)
+        self.views: AbstractViews | AbstractViewSettings | None = adapt("views", views)
+        self.encoders: AbstractEncoders = adapt("encoders", encoders)
+        self.critic: AbstractCritic = adapt("critic", critic)
+        self.negatives: AbstractNegatives = adapt("negatives", negatives)
+        self.selection: AbstractSelection = adapt("selection", selection)
+        self.bound: AbstractBound = adapt("bound", bound)
+        self.prior: AbstractPrior | None = adapt("prior", prior)
         if symmetric is None:
             symmetric = True if self.views is None else self.views.symmetric
         self.symmetric, self.chunk, self.encoding = symmetric, chunk, encoding
@@ -271,7 +266,7 @@ class Method(nn.Module):
         return self.pairs_of(len(batch.views))
 
     def pairs_of(self, views: int) -> tuple[Pair, ...]:
-        """Which anchors are contrasted with which keys, for so many views."""
+        """Which anchors are contrasted with which keys, for this number of views."""
         return self.encoders.pairs(views, self.symmetric, self.key_views)
 
     def encode_batch(self, batch: Batch) -> tuple[Encoded, BufferUpdates]:
@@ -281,7 +276,7 @@ class Method(nn.Module):
     def encode(
         self, batch: Batch, anchors: Sequence[int], keys: Sequence[int]
     ) -> tuple[Encoded, BufferUpdates]:
-        """Embeddings as they are scored and stored, and what is to become of the networks' buffers."""
+        """Embeddings as they are scored and stored, and the buffer updates of the networks."""
         raw, buffer_updates = self.encoding.encode(self.encoders, batch, anchors, keys)
         with torch.autocast(batch.index.device.type, enabled=False):
             return self._prepare(raw), buffer_updates
@@ -411,13 +406,13 @@ class Method(nn.Module):
             self.bound.advance(outcome.observed, progress)
 
     @torch.no_grad()
-    def prime(self, batch: Batch, progress: Progress = START) -> None:
+    def prime(self, batch: Batch) -> None:
         """Shows instances to a source that wants to know them before the first step; no network moves."""
         keys = sorted({p.key for p in self.pairs(batch)})
         encoded, _ = self.encode(batch, anchors=(), keys=keys)
         gathered = gather_keys(encoded, batch.index, self.encoding.strategy, total=batch.total)
-        gathered = self._with_codes(gathered, encoded, progress)
-        self._remember(_detach(encoded, gathered), gathered.index, progress)
+        gathered = self._with_codes(gathered, encoded, START)
+        self._remember(_detach(encoded, gathered), gathered.index, START)
 
     def _remember(self, encoded: Encoded, index: Tensor, progress: Progress) -> None:
         if self.negatives.gives_codes:

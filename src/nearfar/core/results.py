@@ -81,7 +81,7 @@ class Figure:
 
     @classmethod
     def share(cls, value: float, samples: float) -> "Figure":
-        """An accuracy on so many samples, with Wilson's interval."""
+        """An accuracy on this many samples, with Wilson's interval."""
         return cls(value, wilson(value, samples))
 
     @classmethod
@@ -335,7 +335,7 @@ class Result(_ReadsAsJson):
         )
 
     def plot(self) -> Any:
-        """A matplotlib figure: the accuracy of each protocol with its interval, baselines beside it."""
+        """A matplotlib figure: the accuracy of each protocol with its interval, and of the baselines."""
         accuracies = [path for path, measurement in self.figures.items() if "top1" in measurement.figures]
         if not accuracies:
             raise ValueError("this result has no accuracy to plot")

@@ -1,14 +1,14 @@
 """Negatives among the keys of all ranks, of which a rank holds two blocks at a time (`exchange=ring`).
 
-A rank scores its anchors against its own block of keys, passes the block to the next rank, and goes on with the
-block that the previous rank passed (Cheng et al. 2024, Inf-CL). After as many blocks as there are ranks it has seen
-all keys. In the backward pass the blocks go round once more, each with its gradient, which ends at its owner.
+A rank scores its anchors against its own block of keys, passes the block to the next rank, and continues with
+the block that the previous rank passed (Cheng et al. 2024, Inf-CL). After as many blocks as there are ranks it
+has seen all keys. In the backward pass the blocks go round once more, each with its gradient, which ends at
+its owner.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -16,17 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from nearfar.core.kernels import EMPTY, Gradients, Kernel, LogSumExp, Needed, Tensors, count_others
-from nearfar.core.scores import (
-    Candidates,
-    Divided,
-    Elementwise,
-    Negatives,
-    PerAnchor,
-    Rule,
-    ScoresAndMask,
-    at_least_float32,
-    tile_size,
-)
+from nearfar.core.scores import Candidates, Negatives, PerAnchor, at_least_float32, tile_size
 from nearfar.core.strategy import Rows
 from nearfar.errors import UserError
 
@@ -112,26 +102,8 @@ class Rotated(Negatives):
     def offered(self) -> int:
         return self._keys_per_anchor * self.layout.total
 
-    def sum_of(self, function: Elementwise, *per_anchor: PerAnchor) -> PerAnchor:
-        _refuse()
-
-    def mean_of(self, function: Elementwise, *per_anchor: PerAnchor) -> PerAnchor:
-        _refuse()
-
-    def hardest(self) -> PerAnchor:
-        _refuse()
-
-    def divide(
-        self, rule: Rule, *, close: bool = False, random: bool = False, unweighted: bool = False
-    ) -> Divided:
-        _refuse()
-
-    def matrix(self) -> ScoresAndMask:
-        _refuse()
-
-
-def _refuse() -> NoReturn:
-    raise UserError(
-        "exchange was ring, with which bounds can read the log-sum-exp and the number of negatives, and no "
-        "selection can be made; use exchange=gather"
-    )
+    def refusal(self) -> Exception:
+        return UserError(
+            "exchange was ring, with which bounds can read the log-sum-exp and the number of negatives, and "
+            "no selection can be made; use exchange=gather"
+        )

@@ -50,7 +50,7 @@ _COUNTS = ("jumps", "moves", "patience")  # numbers of a schedule that are count
 
 @dataclass(frozen=True)
 class Schedule:
-    """A pure function of progress. Subclasses say the shape; `epochs` is its length (None: the whole run)."""
+    """A pure function of progress. Subclasses define the shape; `epochs` is its length (None: the whole run)."""
 
     start: float
     name: ClassVar[str] = ""
@@ -193,7 +193,7 @@ class Stairs(_StartToEnd):
 class Adaptive(_StartToEnd):
     """From start to end in `moves` equal moves: onwards for good news, back for bad (Wu et al. 2021, App. E).
 
-    Which news is the subclass's: it never goes beyond either end.
+    Each subclass defines what good news is. The value stays between the ends.
     """
 
     moves: float = 10.0
@@ -224,10 +224,10 @@ class OnLoss(Adaptive):
 @dataclass(frozen=True)
 class OnStall(Adaptive):
     """From start to end in `moves` moves: one onwards whenever the monitored number has not improved for
-    `patience` observations, never back. After a move the comparison begins anew, because the number has
+    `patience` observations, never back. After a move the comparison starts again, because the number has
     another level there. Moves are equal factors where both ends are above 0, else equal steps.
 
-    A curriculum that goes on when there is nothing left to learn at its present difficulty, not by a clock.
+    A curriculum that moves on when learning stalls at its present difficulty, not by a clock.
     """
 
     patience: float = 1.0
@@ -401,7 +401,7 @@ def parse_value(raw: Any, key: str = "value") -> Value:
         raise UserError(f"{key} was {raw!r}, which grows beyond every number; use a smaller factor") from None
     except TypeError:
         raise UserError(
-            f"{key} was {raw!r}, which are not the arguments of {name}; expected {allowed}"
+            f"{key} was {raw!r}, which has wrong arguments for {name}; expected {allowed}"
         ) from None
     except UserError as problem:
         raise UserError(f"{key}: {problem}") from None

@@ -67,14 +67,21 @@ class Membership:
 
 
 PerAnchor = Float[Tensor, "anchor"]
-Elementwise = Callable[..., Tensor]  # of scores and of columns beside them
+Elementwise = Callable[..., Tensor]  # of scores and of columns next to them
 ScoresAndMask = tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]
 # (scores, which are offered, positions of the anchors) -> membership, row by row for use in tiles
 Rule = Callable[[Tensor, Tensor, Tensor], Membership]
 
 
 class Negatives(ABC):
-    """Candidates of each anchor that count, seen only through reductions over them."""
+    """Candidates of each anchor that count, seen only through reductions over them.
+
+    A subclass that cannot compute a reduction leaves it out; a call then raises its `refusal`.
+    """
+
+    def refusal(self) -> Exception:
+        """The error of a reduction that is left out."""
+        return NotImplementedError(type(self).__name__)
 
     @abstractmethod
     def logsumexp(self) -> PerAnchor:
@@ -87,32 +94,32 @@ class Negatives(ABC):
     def offered(self) -> int:
         """Candidates there are places for, whether they are kept or not, or not there yet."""
 
-    @abstractmethod
     def sum_of(self, function: Elementwise, *per_anchor: PerAnchor) -> PerAnchor:
         """(Weighted) sum of an elementwise function of the scores; 0 where an anchor has none.
 
         The function also reads the `per_anchor` tensors, each as a column next to the scores of that anchor:
         `sum_of(lambda score, positive: relu(score - positive), positive)`. Gradients reach the columns too.
         """
+        raise self.refusal()
 
-    @abstractmethod
     def mean_of(self, function: Elementwise, *per_anchor: PerAnchor) -> PerAnchor:
         """The same sum over the number of them."""
+        return self.sum_of(function, *per_anchor) / self.count().clamp_min(1.0)
 
-    @abstractmethod
     def hardest(self) -> PerAnchor:
         """The highest score; -inf where an anchor has none."""
+        raise self.refusal()
 
-    @abstractmethod
     def divide(
         self, rule: Rule, *, close: bool = False, random: bool = False, unweighted: bool = False
     ) -> "Divided":
         """The candidates after a rule. `close`: the rule returns close candidates too; `random`: it draws,
         and returns the log of the chance; `unweighted`: it returns no weights and has no gradient."""
+        raise self.refusal()
 
-    @abstractmethod
     def matrix(self) -> ScoresAndMask:
         """Scores and which are kept, built in full: for looking at them, never for bounds."""
+        raise self.refusal()
 
 
 @dataclass(frozen=True)
@@ -160,9 +167,6 @@ class Dense(Negatives):
         if self.mask is not None:
             values = values.masked_fill(~self.mask, 0.0)
         return values.sum(dim=1)
-
-    def mean_of(self, function: Elementwise, *per_anchor: PerAnchor) -> PerAnchor:
-        return self.sum_of(function, *per_anchor) / self.count().clamp_min(1.0)
 
     def hardest(self) -> PerAnchor:
         if self.values.shape[1] == 0:
@@ -450,6 +454,8 @@ def _in_batch(
             f"anchors and keys must both be (n, dim); they were {tuple(anchors.shape)} and "
             f"{tuple(keys.shape)}"
         )
+    if not isinstance(temperature, Tensor) and not temperature > 0:
+        raise UserError(f"temperature was {temperature:g}; it must be above 0")
     # scaling the anchors once scales every score, and lets a learned temperature have its gradient
     anchors, keys = F.normalize(anchors, dim=1) / temperature, F.normalize(keys, dim=1)
     index = torch.arange(len(anchors), device=anchors.device)

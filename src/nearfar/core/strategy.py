@@ -1,4 +1,4 @@
-"""What the algorithm asks of the processes that train together, and the answers of a single process.
+"""What the algorithm needs from the processes that train together; here for a single process.
 
 `Method`, the optimisers, the training step, checkpoints and evaluation hold a `Strategy`, and everything they
 exchange goes through it. `nearfar.distributed.strategy` has the ones for several processes; a new one is one
@@ -93,7 +93,7 @@ class Strategy:
         """Replaces each tensor by its mean over ranks."""
 
     def average_gradients(self, parameters: Iterable[Tensor], *numbers: Tensor) -> None:
-        """Replaces gradients, and numbers beside them, by their means over ranks."""
+        """Replaces gradients, and further numbers, by their means over ranks."""
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Replaces each tensor by that of rank 0."""
@@ -179,7 +179,7 @@ class Strategy:
         return nn.utils.get_total_norm(list(gradients))
 
     def agree_on_failure(self, failed: bool) -> bool:
-        """Whether any rank failed by itself. Ranks with equal weights need not ask each other."""
+        """Whether any rank failed by itself. Ranks with equal weights need no exchange."""
         return failed
 
     def full_weights(self, module: nn.Module) -> AbstractContextManager[None]:

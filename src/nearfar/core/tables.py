@@ -32,7 +32,7 @@ def duration(seconds: float) -> str:
 def plus_minus(
     mean: float, spread: float | None, digits: int = 1, *, sign: str = "", significant: bool = False
 ) -> str:
-    """`44.7 ± 0.3`, or `44.7` where there is no spread. `digits` come after the point, or are all that are
+    """`44.7 ± 0.3`, or `44.7` without a spread. `digits` come after the point, or are all that are
     `significant`. `sign="+"` writes the sign of a positive mean."""
     style = f".{digits}{'g' if significant else 'f'}"
     text = f"{mean:{sign}{style}}"

@@ -199,7 +199,7 @@ class Coverage:
 @dataclass(frozen=True)
 class NegativeSampling:
     """How negatives are drawn and selected, as far as a certificate depends on it. None: not known, so that
-    the certificate states it as a condition. What is known to fail is never proven.
+    the certificate states it as a condition. A condition known to fail is never proven.
 
     `exchangeable`: if anchor and key were independent, the positive could change places with any negative
     without changing the joint distribution. The proof of InfoNCE needs it (docs/certificates.md); `reason` is
@@ -304,18 +304,18 @@ class Context:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one forward pass found. Computing it changed nothing; `Method.advance` acts on it."""
+    """The result of one forward pass, which changed nothing; `Method.advance` acts on it."""
 
     loss: Float[Tensor, ""]  # what the optimiser descends: the ceiling (where there is one) minus the bound
     nats: Float[Tensor, ""] | None  # the bound's value where it is an estimate of information
     ceiling: float | None
     encoded: Encoded  # prepared by the critic, detached: anchors of this rank, keys of all
     index: Int[Tensor, "anchor"]  # of the instances of all ranks
-    observed: Tensor | None = None  # what a bound that remembers saw, one row per pair of views
-    prior: Float[Tensor, ""] | None = None  # what of the loss is the prior's
-    buffer_updates: BufferUpdates = ()  # what the pass would have written to the networks' buffers
+    observed: Tensor | None = None  # by a bound with a memory, one row per pair of views
+    prior: Float[Tensor, ""] | None = None  # the prior's part of the loss
+    buffer_updates: BufferUpdates = ()  # new values of the networks' buffers
 
 
-# (setting, value, text): what a part's equation says besides where the setting has that value, or, for `...`,
+# (setting, value, text): the text added to a part's equation where the setting has that value, or, for `...`,
 # any, or, for a function, one of which it is true
 Remark = tuple[str, Any, str]

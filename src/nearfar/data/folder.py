@@ -47,22 +47,29 @@ class Listing:
     tars: list[Entry] = field(default_factory=list)
     visited: set[tuple[int, int]] = field(default_factory=set)
 
-    def add(self, folder: str, parts: tuple[str, ...] = ()) -> None:
+    def add(self, folder: str) -> None:
+        folders: list[tuple[str, tuple[str, ...]]] = [(folder, ())]
+        while folders:  # may be nested deeper than Python's calls
+            folders += reversed(self._add_files(*folders.pop()))
+
+    def _add_files(self, folder: str, parts: tuple[str, ...]) -> list[tuple[str, tuple[str, ...]]]:
+        """Lists the files of one folder, and returns the folders in it."""
         try:
             identity = os.stat(folder)
             inside = sorted(os.scandir(folder), key=lambda entry: (entry.is_symlink(), entry.name))
         except OSError:  # an entry of its own, so that the scan reports it
             self.entries.append(Entry(folder, parts, 0))
-            return
+            return []
         if (identity.st_dev, identity.st_ino) in self.visited:
-            return
+            return []
         self.visited.add((identity.st_dev, identity.st_ino))
+        folders = []
         for entry in inside:
             path_parts = (*parts, printable(entry.name))
             if entry.name.startswith("."):
                 self.unread[HIDDEN] += 1
             elif _is_folder(entry):
-                self.add(entry.path, path_parts)
+                folders.append((entry.path, path_parts))
             elif entry.name.lower().endswith(self.suffixes):
                 self.entries.append(Entry(entry.path, path_parts, _nbytes(entry)))
             elif entry.name.lower().endswith(".parquet"):
@@ -71,11 +78,12 @@ class Listing:
                 self.tars.append(Entry(entry.path, path_parts, _nbytes(entry)))
             else:
                 self.unread[reason_to_ignore(entry.name)] += 1
+        return folders
 
     def ignored(self, tables: bool = True) -> Counter[str]:
         """How many files are not read, by reason; Parquet among them, unless it is what is read."""
-        others = {".parquet": len(self.parquet) * tables, ".tar": len(self.tars)}
-        return self.unread + Counter({OTHER_KIND.format(suffix): n for suffix, n in others.items()})
+        other_kinds = {".parquet": len(self.parquet) * tables, ".tar": len(self.tars)}
+        return self.unread + Counter({OTHER_KIND.format(suffix): n for suffix, n in other_kinds.items()})
 
 
 class AbstractFiles(AbstractSource):
@@ -106,7 +114,7 @@ class Folder(AbstractFiles):
     def names(self) -> Sequence[str]:
         return ["/".join(entry.parts) for entry in self.entries]
 
-    def read(self, number: int) -> bytes:
+    def read_item(self, number: int) -> bytes:
         return file_bytes(self.entries[number].path)
 
     def in_order(self) -> Iterator[Item]:

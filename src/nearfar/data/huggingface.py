@@ -24,6 +24,8 @@ from nearfar.data.parquet import (
     LABELS,
     AbstractRows,
     Columns,
+    class_names_of,
+    featured_columns,
     is_group_type,
     is_text,
     row_names,
@@ -32,8 +34,8 @@ from nearfar.errors import UserError
 from nearfar.modalities import MODALITIES, Modality
 from nearfar.modalities.dataset import Names, Unusable
 from nearfar.modalities.files import file_bytes
-from nearfar.system.arrow_reading import map_stream
-from nearfar.system.untrusted import column_names, read_json
+from nearfar.system.arrow_reading import CELL_BYTES, map_stream
+from nearfar.system.untrusted import check_memory, column_names, read_json
 
 PREFIX = "hf:"
 _STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
@@ -56,12 +58,6 @@ class ArrowData:
         column = self.table.column(name)
         return column if self.rows is None else column.take(pa.array(self.rows))
 
-    def class_names(self, column: str) -> tuple[str, ...]:
-        """The names of a ClassLabel feature; () without any."""
-        feature = self.features.get(column)
-        names = feature.get("names") if isinstance(feature, Mapping) else None
-        return tuple(names) if isinstance(names, list) and all(isinstance(n, str) for n in names) else ()
-
     def label(self, columns: Columns) -> str:
         """The name of the column of labels, whether or not there is one."""
         return columns.label or next((name for name in LABELS if name in self.table.column_names), LABELS[0])
@@ -71,12 +67,8 @@ class ArrowData:
         names, modalities = self.table.column_names, list(MODALITIES.values())
         if columns.image is not None:  # names a column of the first modality that has such columns
             return columns.image, next(modality for modality in modalities if modality.reader.columns)
-        for modality in modalities:
-            for name in names:
-                feature = self.features.get(name)
-                kind = feature.get("_type") if isinstance(feature, Mapping) else None
-                if kind is not None and kind == modality.reader.feature:
-                    return name, modality
+        if featured := featured_columns(names, self.features):
+            return featured[0]
         for modality in modalities:
             for name in modality.reader.columns:
                 if name in names and _is_encoded(self.table.schema.field(name).type):
@@ -138,7 +130,7 @@ def data_of_folder(spec: str) -> ArrowData:
     if state is None:
         raise UserError(
             f"data {spec!r}: {str(folder / _STATE)!r} cannot be read; expected a folder that "
-            "Dataset.save_to_disk wrote."
+            "Dataset.save_to_disk wrote, since nothing is downloaded here."
         )
     try:
         files = [folder / str(entry["filename"]) for entry in state["_data_files"]]
@@ -156,6 +148,11 @@ def data_of_folder(spec: str) -> ArrowData:
     table = pa.concat_tables(tables)
     if not len(table):
         raise UserError(f"data {spec!r} have no rows.")
+    names = column_names(table, spec)
+    try:  # a column of bits, or of nothing, has more rows than its file has bytes
+        check_memory(folder, CELL_BYTES * len(table) * len(names))
+    except OSError as problem:
+        raise UserError(f"data {spec!r}: their cells take {problem.strerror}.") from None
     return ArrowData(
         spec,
         table,
@@ -185,10 +182,9 @@ class ArrowRows(AbstractRows):
     ignored: Mapping[str, int] = {}
 
     def __init__(self, data: ArrowData, column: str, columns: Columns) -> None:
-        column_names(data.table, data.name)
         self.root = data.name.removeprefix(PREFIX)
         self.column, self.label = column, data.label(columns)
-        self.class_names = data.class_names(self.label)
+        self.class_names = class_names_of(data.features, self.label)
         self._data, self._cells = data, data.table.column(column)
         kind = self._cells.type
         if not (_is_encoded(kind) or _is_text(kind)):
@@ -199,7 +195,7 @@ class ArrowRows(AbstractRows):
     def names(self) -> Sequence[str]:
         return self._data.names
 
-    def read(self, number: int) -> bytes:
+    def read_item(self, number: int) -> bytes:
         rows = self._data.rows
         value = self._cells[number if rows is None else int(rows[number])].as_py()
         if isinstance(value, Mapping):

@@ -36,7 +36,7 @@ from nearfar.data.records import (
     write_quarantine,
     write_records,
 )
-from nearfar.data.source import AbstractSource, Decode, Item, Limits, Read
+from nearfar.data.source import AbstractSource, Decode, Item, ItemReader, Limits
 from nearfar.errors import UserError
 from nearfar.modalities import DataSet, Modality
 from nearfar.modalities.base import Collection, Decoded
@@ -74,7 +74,7 @@ class LazyReader:
         self.bad: dict[int, str] = {}
         self.checked = checked  # when it was opened
         self._decoded_before = decoded_before  # readable bytes with the right digest can be decoded
-        self._read: Read | None = None
+        self._read_item: ItemReader | None = None
         self._usable: Int64[np.ndarray, row] = np.zeros(0, dtype=np.int64)
         self._cache: dict[int, Any] = {}
         self._free_bytes = limits.cache_bytes if checked else 0  # of the cache
@@ -102,10 +102,10 @@ class LazyReader:
 
     def _bytes(self, number: int) -> Any:
         with self._lock:  # access may copy encoded bytes to disk, so it begins when it is needed
-            if self._read is None:
+            if self._read_item is None:
                 rows = self._usable if self.checked else np.arange(len(self.names))
-                self._read = self.source.random_access(rows) if self.checked else self.source.read
-        return self._read(number)
+                self._read_item = self.source.random_access(rows) if self.checked else self.source.read_item
+        return self._read_item(number)
 
     def _refused(self, number: int, reason: Unusable) -> Exception:
         if self.checked:
@@ -325,8 +325,9 @@ def open_source(
     if default_facts is None or source.nbytes() <= limits.scan_bytes:
         return _open_checked(LazyReader(source, decode, limits, checked=True), name, modality, options)
     reader = LazyReader(source, decode, limits)
+    check_share(name, modality.reader.files, len(reader.names), (), limits.max_bad_share)
     first = _first_facts(reader) or default_facts
-    reader.decode = _alike(decode, modality, first)
+    reader.decode = _uniform_decoder(decode, modality, first)
     kind = np.where(np.array(default_facts) > 0, first, 0)  # sizes differ and are not known yet
     facts = np.broadcast_to(kind, (len(reader.names), len(kind)))
     return open_unchecked(
@@ -338,11 +339,11 @@ def _first_facts(reader: LazyReader) -> tuple[int, ...] | None:
     """The facts of the first usable instance; None if there is none at the start."""
     for number in range(min(MAX_TRIES, len(reader.names))):
         with suppress(Unusable):
-            return tuple(reader.decode(reader.source.read(number)).facts)
+            return tuple(reader.decode(reader.source.read_item(number)).facts)
     return None
 
 
-def _alike(decode: Decode, modality: Modality, first: tuple[int, ...]) -> Decode:
+def _uniform_decoder(decode: Decode, modality: Modality, first: tuple[int, ...]) -> Decode:
     """Decodes instances of the kind of the first one; others are unusable."""
 
     def decode_alike(raw: Any) -> Decoded:
@@ -375,16 +376,16 @@ def _open_checked(reader: LazyReader, name: str, modality: Modality, options: Ma
     check_share(name, modality.reader.files, len(usable), reader.quarantined(), limits.max_bad_share)
     paths = tuple(reader.names[number] for number in usable.tolist())
     contents = reader.take_contents(usable)
-    kept = [records[number] for number in usable.tolist()]
+    usable_records = [records[number] for number in usable.tolist()]
     collection = _collection(
         reader,
         name,
         usable,
-        lambda labels: fingerprint(paths, (record.digest for record in kept), labels),
+        lambda labels: fingerprint(paths, (record.digest for record in usable_records), labels),
         paths=paths,
-        facts=[record.facts for record in kept],
+        facts=[record.facts for record in usable_records],
         contents=contents,
-        read=(lambda place: reader(int(usable[place]))) if contents is None else contents.__getitem__,
+        content_at=(lambda place: reader(int(usable[place]))) if contents is None else contents.__getitem__,
         quarantine=reader.quarantined(),
     )
     return modality.reader.collect(collection, options)
@@ -400,7 +401,7 @@ def open_unchecked(
 ) -> DataSet:
     """All instances of a source; those that turn out to be unusable are noted when they are read."""
     rows = np.arange(len(reader.names))
-    further = {"paths": reader.names, "facts": facts, "read": reader, "unusable_rows": reader}
+    further = {"paths": reader.names, "facts": facts, "content_at": reader, "unusable_rows": reader}
     collection = _collection(reader, name, rows, mark, **further, blocks=reader.source.blocks())
     reader.load_quarantine()
     return modality.reader.collect(collection, options)
@@ -445,7 +446,10 @@ def check_all(
         return data
     file = None if folder is None else folder / f"unusable-{data.fingerprint[:32]}.json"
     stored = strategy.broadcast_json(None if file is None else read_json(file))
-    if isinstance(stored, dict):
+    count = len(reader.names)
+    if isinstance(stored, dict) and all(
+        key.isdecimal() and len(key) <= len(str(count)) and int(key) < count for key in stored
+    ):
         for number, reason in stored.items():
             reader.quarantine(int(number), str(reason))
     else:

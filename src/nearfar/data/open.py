@@ -25,9 +25,18 @@ from nearfar.data.huggingface import (
 )
 from nearfar.data.lazy import open_source
 from nearfar.data.packed import Packed, find_packed
-from nearfar.data.parquet import IMAGE_COLUMN, LABEL_COLUMN, Columns, Parquet, columns_of
+from nearfar.data.parquet import (
+    IMAGE_COLUMN,
+    LABEL_COLUMN,
+    Columns,
+    Parquet,
+    class_names_of,
+    featured_columns,
+    schema_features,
+)
 from nearfar.data.records import write_quarantine
 from nearfar.data.remote import is_url, list_files
+from nearfar.data.row_groups import footer_of
 from nearfar.data.source import (
     AbstractSource,
     Decode,
@@ -65,7 +74,7 @@ class ArrayFormat:
     """A file that is one array; its number of axes decides the modality (`AbstractReader.array_axes`)."""
 
     axes: int
-    read: Callable[[Path, str], Arrays]  # (file, what the user wrote)
+    arrays: Callable[[Path, str], Arrays]  # (file, what the user wrote)
 
 
 @dataclass(frozen=True)
@@ -178,7 +187,7 @@ def locate(spec: Spec, labels: Any = None, columns: Columns = NO_COLUMNS) -> Loc
     if isinstance(spec, Located):
         return spec
     located = _locate(spec, labels, columns)
-    for key, column in columns.named.items():
+    for key, column in columns.by_setting.items():
         if key not in located.column_settings:
             contents = "is a table of numbers" if located.column_settings else "has no columns"
             raise UserError(
@@ -238,9 +247,11 @@ def _modality_of_axes(count: int) -> Modality:
     return next(matches, next(iter(MODALITIES.values())))
 
 
-def _locate_arrays(name: str, modality: Modality, read: Callable[[], Arrays]) -> Located:
+def _locate_arrays(name: str, modality: Modality, arrays: Callable[[], Arrays]) -> Located:
     """Arrays that are read when they are opened."""
-    return Located(name, modality, lambda options, limits: modality.reader.from_array(read(), name, options))
+    return Located(
+        name, modality, lambda options, limits: modality.reader.from_array(arrays(), name, options)
+    )
 
 
 def _locate_source(
@@ -260,8 +271,8 @@ def _locate_source(
 def _locate_name(spec: str, columns: Columns = NO_COLUMNS) -> Located:
     for modality in MODALITIES.values():
         data = modality.reader.find_named(spec)
-        if data is not None and data.read is not None:
-            return _locate_arrays(data.name, modality, data.read)
+        if data is not None and data.arrays is not None:
+            return _locate_arrays(data.name, modality, data.arrays)
         if data is not None and data.file is not None:
             return _locate_parquet(str(data.file.parent), [_entry(data.file)], {}, data.name, columns)
     if is_url(spec):
@@ -372,11 +383,13 @@ def _locate_parquet(
     root: str, entries: list[Entry], ignored: Mapping[str, int], name: str, columns: Columns
 ) -> Located:
     """By the encoded column of the first file; without one, a table of numbers."""
-    names = columns_of(min(entries, key=lambda entry: entry.parts).file)
+    _, schema = footer_of(min(entries, key=lambda entry: entry.parts).file)
+    names = schema.names
     columns.check(names, name)
     encoded = [(column, modality) for modality in MODALITIES.values() for column in modality.reader.columns]
-    # image_column names a column of the first modality that has such columns
-    candidates = encoded if columns.image is None else [(columns.image, encoded[0][1])]
+    candidates = [*encoded, *featured_columns(names, schema_features(schema))]
+    if columns.image is not None:  # names a column of the first modality that has such columns
+        candidates = [(columns.image, encoded[0][1])]
     for column, modality in candidates:
         if column in names:
             source = Parquet(root, entries, ignored, column, columns.label)
@@ -401,13 +414,15 @@ def _locate_arrow(data: ArrowData, columns: Columns) -> Located:
         located = _locate_source(ArrowRows(data, column, columns), data.name, modality)
         return replace(located, column_settings=(IMAGE_COLUMN, LABEL_COLUMN))
 
-    def read() -> Arrays:
+    def arrays() -> Arrays:
         table = data.table if data.rows is None else data.table.take(data.rows)
         label = data.label(columns)
         label_column = label if label in table.column_names else None
-        return tables.columns_as_rows(table, data.name, data.name, label_column, data.class_names(label))
+        return tables.columns_as_rows(
+            table, data.name, data.name, label_column, class_names_of(data.features, label)
+        )
 
-    return replace(_locate_arrays(data.name, _modality_of_axes(2), read), column_settings=(LABEL_COLUMN,))
+    return replace(_locate_arrays(data.name, _modality_of_axes(2), arrays), column_settings=(LABEL_COLUMN,))
 
 
 def _locate_file(path: Path, spec: str, columns: Columns) -> Located:
@@ -430,22 +445,24 @@ def _locate_file(path: Path, spec: str, columns: Columns) -> Located:
         if suffix in modality.reader.suffixes:
             listing = Listing(modality.reader.suffixes, [_entry(path)])
             return _locate_source(Folder(str(path.parent), listing), spec, modality)
+    if TAR in path.suffixes or suffix == ".tgz":  # compressed, which is refused when its headers are read
+        return _locate_tars(spec, [_entry(path)], {})
     if any(suffix in modality.reader.unread for modality in MODALITIES.values()):
         raise UserError(f"data {spec!r} cannot be opened: {reason_to_ignore(path.name)}.")
     raise UserError(
-        f"data {spec!r} are a file of an unknown kind ({suffix or 'no suffix'}); expected {EXPECTED}."
+        f"data {spec!r} is a file of an unknown type ({suffix or 'no suffix'}); expected {EXPECTED}."
     )
 
 
 def _locate_format(form: ArrayFormat | RowFormat, path: Path, spec: str, columns: Columns) -> Located:
     if isinstance(form, RowFormat):
         source = form.source(path, spec)
-        return _locate_source(source, spec, modality_of_item(source.read(0), spec), item_decoder)
+        return _locate_source(source, spec, modality_of_item(source.read_item(0), spec), item_decoder)
     modality = _modality_of_axes(form.axes)
     if path.suffix.lower() in tables.SUFFIXES:
         located = _locate_arrays(spec, modality, lambda: tables.table(path, spec, columns.label))
         return replace(located, column_settings=(LABEL_COLUMN,))
-    return _locate_arrays(spec, modality, lambda: form.read(path, spec))
+    return _locate_arrays(spec, modality, lambda: form.arrays(path, spec))
 
 
 def _entry(file: Path) -> Entry:

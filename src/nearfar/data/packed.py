@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nearfar.data.lazy import LazyReader, open_unchecked
@@ -28,7 +28,7 @@ from nearfar.data.source import AbstractSource, Decode, Limits
 from nearfar.errors import UserError, error_reason
 from nearfar.modalities import MODALITIES, DataSet, Modality
 from nearfar.modalities.dataset import Blocks, Names
-from nearfar.modalities.files import Labels
+from nearfar.modalities.files import MAX_CLASSES, Labels
 from nearfar.system.arrow_reading import read_table
 from nearfar.system.untrusted import MAX_TEXT_BYTES, check_memory, parse_json
 
@@ -54,7 +54,7 @@ class PackManifest(BaseModel):
     column: str
     source: str
     encoding: str
-    image_size: int | None
+    image_size: int | None = Field(ge=1)
     rows: int = Field(ge=1)
     labelled: bool
     classes: list[str]
@@ -85,33 +85,50 @@ class Packed:
 
     @property
     def modality(self) -> Modality:
-        if self.manifest.modality not in MODALITIES:
+        modality = MODALITIES.get(self.manifest.modality)
+        if modality is None or not modality.reader.fact_ranges:
             raise UserError(f"{self.root}: unknown modality {self.manifest.modality!r} in {MANIFEST}")
-        return MODALITIES[self.manifest.modality]
+        return modality
 
     def open(self, options: Mapping[str, Any], decode: Decode, limits: Limits) -> DataSet:
         table = self._index()
         source = PackedSource(self, table)
-        facts = np.stack(
-            [table.column(name).to_numpy() for name in table.column_names if name.startswith("fact")], axis=1
-        )
         check_share(self.root, "rows", len(source.rows), (), limits.max_bad_share)
         reader = LazyReader(source, decode, limits, decoded_before=True)
-        facts = facts[source.rows]
+        facts = np.stack([table.column(name).to_numpy() for name in self._fact_ranges], axis=1)[source.rows]
         mark = self.manifest.fingerprint
         return open_unchecked(reader, self.root, self.modality, options, facts, lambda labels: mark)
 
+    @property
+    def _fact_ranges(self) -> dict[str, Sequence[int]]:
+        """The values that each column of facts may have."""
+        return {f"fact{place}": values for place, values in enumerate(self.modality.reader.fact_ranges)}
+
     def _index(self) -> pa.Table:
-        """The index without its digests, if it is the one that was written."""
+        """The columns of the index that are used, if it is the one that was written and they are valid."""
         file = self.at(INDEX)
         try:
             check_memory(file.path, size := file.size())
             data = file.read_all() if size == self.manifest.index.bytes else b""
             if hashlib.sha256(data).hexdigest() != self.manifest.index.sha256:
                 raise UserError(f"data {self.root!r}: {INDEX} is not the one that was packed; pack it again.")
-            names = [name for name in pq.read_schema(pa.BufferReader(data)).names if name != "digest"]
-            return read_table(pa.BufferReader(data), file.path, len(data), names)
-        except (OSError, pa.ArrowException, KeyError) as problem:
+            labels = len(self.manifest.classes) or MAX_CLASSES
+            ranges = self._fact_ranges | ({"label": range(-1, labels)} if self.manifest.labelled else {})
+            table = read_table(pa.BufferReader(data), file.path, len(data), ["path", *ranges])
+            column_types = {"path": pa.string()} | dict.fromkeys(ranges, pa.int64())
+            if {field.name: field.type for field in table.schema} != column_types:
+                raise ValueError(f"its columns are not {', '.join(column_types)}")
+            for name in column_types:
+                if table.column(name).null_count:
+                    raise ValueError(f"a row has no {name}")
+            for name, allowed in ranges.items():
+                wrong = [n for n in pc.unique(table.column(name)).to_pylist() if n not in allowed]
+                if wrong:
+                    raise ValueError(f"{name} was {wrong[0]}")
+            return table
+        except UserError:
+            raise
+        except (OSError, ValueError, pa.ArrowException) as problem:
             raise UserError(f"data {self.root!r}: {INDEX} cannot be read: {problem}.") from None
 
 
@@ -123,10 +140,13 @@ class PackedSource(AbstractSource):
         self.root, self.ignored, self._manifest = packed.root, manifest.ignored, manifest
         files = [packed.at(shard.file) for shard in manifest.shards]
         self._groups = RowGroups(files, manifest.column, digests=True)
-        if len(self._groups) != len(table):
+        if not len(self._groups) == len(table) == manifest.rows:
             raise UserError(
-                f"data {self.root!r}: the shards hold {len(self._groups)} rows and the index {len(table)}."
+                f"data {self.root!r}: the shards hold {len(self._groups)} rows, the index {len(table)} and "
+                f"{MANIFEST} {manifest.rows}."
             )
+        if not all(0 <= row < len(table) for row in manifest.left_out):
+            raise UserError(f"data {self.root!r}: {MANIFEST} names rows that there are not.")
         usable = np.ones(len(table), dtype=bool)
         usable[np.asarray(manifest.left_out, dtype=np.int64)] = False
         self.rows = np.flatnonzero(usable)
@@ -136,8 +156,8 @@ class PackedSource(AbstractSource):
     def names(self) -> Sequence[str]:
         return Names(len(self._names), lambda place: str(self._names[place].as_py()))
 
-    def read(self, number: int) -> bytes:
-        return self._groups.read(int(self.rows[number]))
+    def read_item(self, number: int) -> bytes:
+        return self._groups.read_row(int(self.rows[number]))
 
     def blocks(self) -> Blocks:
         blocks = self._groups.blocks
@@ -146,7 +166,7 @@ class PackedSource(AbstractSource):
     def labels(self, rows: np.ndarray) -> Labels:
         if self._labels is None:
             return None, ()
-        return self._labels[self.rows[rows]].astype(np.int64), tuple(self._manifest.classes)
+        return self._labels[self.rows[rows]], tuple(self._manifest.classes)
 
     def unlabelled(self) -> str:
         return self._manifest.unlabelled

@@ -81,8 +81,8 @@ def contents_of(data: Spec, labels: Any, options: Mapping[str, Any]) -> PackCont
     modality = located.modality
     if not modality.reader.columns:
         raise UserError(
-            f"pack writes {' and '.join(m.plural for m in MODALITIES.values() if m.reader.columns)}; these "
-            f"are {modality.plural}"
+            f"{located.name} holds {modality.plural}; pack writes "
+            f"{' and '.join(m.plural for m in MODALITIES.values() if m.reader.columns)}"
         )
     checked = modality.reader.options(**options)
     if located.source is not None and located.source.nbytes():
@@ -109,7 +109,7 @@ class OpenedSource(AbstractSource):
     def names(self) -> Sequence[str]:
         return self._data.paths
 
-    def read(self, number: int) -> Any:
+    def read_item(self, number: int) -> Any:
         try:
             return self._first_content(self._data.store.take(self._data.rows[number : number + 1]))
         except Unreadable as reason:
@@ -221,7 +221,7 @@ def _plan(
     sizes = []
     for number in order[:SAMPLE]:
         with suppress(Unusable):
-            raw = contents.source.read(int(number))
+            raw = contents.source.read_item(int(number))
             decoded = contents.decode(raw)
             if encoding == AUTO:
                 encoding = _default_encoding(contents, decoded.facts)
@@ -261,7 +261,7 @@ def _encoded(
     def row(number: int) -> PackedRow | Refused:
         name = str(contents.names[number])
         try:
-            raw = contents.source.read(number)
+            raw = contents.source.read_item(number)
             decoded = contents.decode(raw)
         except Unusable as reason:
             return Refused(name, str(reason))

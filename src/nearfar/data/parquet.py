@@ -23,9 +23,10 @@ import pyarrow as pa
 
 from nearfar.data.folder import AbstractFiles, Entry
 from nearfar.data.remote import RemoteFile
-from nearfar.data.row_groups import RowGroups, contents, open_parquet
-from nearfar.data.source import AbstractSource, Item, Read
+from nearfar.data.row_groups import RowGroups, contents, footer_of, open_parquet
+from nearfar.data.source import AbstractSource, Item, ItemReader
 from nearfar.errors import UserError, error_reason, near_names
+from nearfar.modalities import MODALITIES, Modality
 from nearfar.modalities.dataset import Blocks, Names, Unusable
 from nearfar.modalities.files import Labels, class_numbers
 from nearfar.system.arrow_reading import (
@@ -53,17 +54,17 @@ class Columns:
     label: str | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.named)
+        return bool(self.by_setting)
 
     @property
-    def named(self) -> dict[str, str]:
+    def by_setting(self) -> dict[str, str]:
         """The names that were given, by the setting that gave them."""
         names = {IMAGE_COLUMN: self.image, LABEL_COLUMN: self.label}
         return {key: column for key, column in names.items() if column is not None}
 
     def check(self, names: Sequence[str], name: str) -> None:
         """Stops at a column that is not there."""
-        for key, column in self.named.items():
+        for key, column in self.by_setting.items():
             if column not in names:
                 hint, listed = near_names(column, names, 1), ", ".join(names[:20])
                 raise UserError(f"{key} was {column!r}{hint}; the columns of {name} are {listed}.")
@@ -94,7 +95,7 @@ class AbstractRows(AbstractSource):
                 f"{source}: some of the Parquet files have a `{self.label}` column and some have not."
             )
         for part in present:
-            if not (is_group_type(part.type) or pa.types.is_boolean(part.type)) or has_long_levels(part):
+            if not (is_group_type(part.type) or pa.types.is_boolean(part.type)):
                 raise UserError(
                     f"{source}: the column `{self.label}` is {part.type}; expected class numbers or names. "
                     "Set label_column=."
@@ -134,14 +135,14 @@ class Parquet(AbstractRows, AbstractFiles):
         super().__init__(root, entries, ignored)
         self.column = column
         self._counts: list[int] = []
-        first = columns_of(self.entries[0].file)
+        first = footer_of(self.entries[0].file)[1].names
         self.label = label or next((name for name in LABELS if name in first), LABELS[0])
         classes: set[tuple[str, ...]] = set()
         for entry in self.entries:
             with open_parquet(entry.file) as file:
                 _check_content(file.schema_arrow, self.column, entry.path)
                 self._counts.append(_row_count(file, entry))
-                classes.add(schema_class_names(file.schema_arrow, self.label))
+                classes.add(class_names_of(schema_features(file.schema_arrow), self.label))
         if len(classes) > 1:
             raise UserError(
                 f"data {root!r}: the Parquet files disagree about the class names of `{self.label}`."
@@ -155,8 +156,8 @@ class Parquet(AbstractRows, AbstractFiles):
     def _row_groups(self) -> RowGroups:
         return RowGroups([entry.file for entry in self.entries], self.column)
 
-    def read(self, number: int) -> bytes:
-        return self._row_groups.read(number)
+    def read_item(self, number: int) -> bytes:
+        return self._row_groups.read_row(number)
 
     def blocks(self) -> Blocks | None:
         return self._row_groups.blocks
@@ -165,13 +166,13 @@ class Parquet(AbstractRows, AbstractFiles):
         for entry in self.entries:
             yield from _file_items(entry.file, self.column)
 
-    def random_access(self, rows: np.ndarray) -> Read:
+    def random_access(self, rows: np.ndarray) -> ItemReader:
         """Rows of Parquet cannot be read one by one, so they are copied to a temporary file."""
         numbers = rows.tolist()
         members = set(numbers)
         spill = Spill(item.read() for number, item in enumerate(self.in_order()) if number in members)
         places = {number: place for place, number in enumerate(numbers)}
-        return lambda number: spill.read(places[number])
+        return lambda number: spill.read_row(places[number])
 
     def parts(self, name: str) -> list[Any]:
         return [_column(entry.file, name) for entry in self.entries]
@@ -232,7 +233,7 @@ class Spill:
             ) from error
         self._ends = np.array(ends)
 
-    def read(self, row: int) -> bytes:
+    def read_row(self, row: int) -> bytes:
         start, end = self._ends[row], self._ends[row + 1]
         return os.pread(self._file, int(end - start), int(start))
 
@@ -246,12 +247,6 @@ def _footer_bytes(at: RemoteFile) -> bytes:
         return size.to_bytes(8, "little") + file.read(length)
 
 
-def columns_of(file: RemoteFile) -> list[str]:
-    """The names of a file's columns."""
-    with open_parquet(file) as opened:
-        return list(opened.schema_arrow.names)
-
-
 def _check_content(schema: Any, column: str, path: str) -> None:
     for name in (column, *LABELS):
         if schema.names.count(name) > 1:
@@ -259,14 +254,32 @@ def _check_content(schema: Any, column: str, path: str) -> None:
     content_leaf(schema, column, path)
 
 
-def schema_class_names(schema: Any, label: str) -> tuple[str, ...]:
-    """The names of a ClassLabel feature; () when the metadata have none or make no sense."""
+def schema_features(schema: Any) -> Mapping[str, Any]:
+    """The features that `datasets` wrote to the metadata; {} when there are none or they make no sense."""
     try:
         metadata = parse_json((schema.metadata or {})[b"huggingface"].decode())
-        names = metadata["info"]["features"][label]["names"]
-        return tuple(names) if all(isinstance(name, str) for name in names) else ()
+        features = metadata["info"]["features"]
+        return features if isinstance(features, dict) else {}
     except (KeyError, TypeError, ValueError, RecursionError):
-        return ()
+        return {}
+
+
+def class_names_of(features: Mapping[str, Any], label: str) -> tuple[str, ...]:
+    """The names of a ClassLabel feature; () without any."""
+    feature = features.get(label)
+    names = feature.get("names") if isinstance(feature, Mapping) else None
+    return tuple(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else ()
+
+
+def featured_columns(names: Sequence[str], features: Mapping[str, Any]) -> list[tuple[str, Modality]]:
+    """The columns with the feature `Image` or `Audio`, and their modalities."""
+    kinds = {name: feature.get("_type") for name, feature in features.items() if isinstance(feature, Mapping)}
+    return [
+        (name, modality)
+        for modality in MODALITIES.values()
+        for name in names
+        if modality.reader.feature and kinds.get(name) == modality.reader.feature
+    ]
 
 
 def _row_count(file: Any, entry: Entry) -> int:
@@ -318,7 +331,7 @@ def _content_or_reason(data: bytes | None, reason: str) -> Callable[[], bytes]:
 
 
 def _column(at: RemoteFile, name: str) -> Any:
-    if name not in columns_of(at):
+    if name not in footer_of(at)[1].names:
         return None
     try:
         return read_table(at.arrow_source(), at.path, at.size(), [name]).column(name)
@@ -336,17 +349,8 @@ def is_group_type(kind: Any) -> bool:
     return is_text(kind) or pa.types.is_integer(kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
-def has_long_levels(column: Any) -> bool:
-    """Whether a dictionary has texts that are too long to name groups. They are looked at, not repeated."""
-    if not pa.types.is_dictionary(column.type) or not is_text(column.type):
-        return False
-    return any(longest_text(chunk.dictionary) > LONGEST_LABEL for chunk in column.chunks)
-
-
 def is_long_text(column: Any) -> bool:
     """Whether a column holds texts that are too long to name groups."""
-    if pa.types.is_dictionary(column.type):
-        return has_long_levels(column)
     return is_text(column.type) and longest_text(column) > LONGEST_LABEL
 
 
@@ -363,14 +367,14 @@ def group_numbers(parts: Sequence[Any], root: str, name: str) -> np.ndarray | No
 
 def label_values(column: Any, root: str, name: str) -> np.ndarray:
     """Labels as an array; missing ones are -1, which `class_numbers` knows."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
     if is_text(column.type):
         if column.null_count:
             raise UserError(
                 f"data {root!r}: {column.null_count} rows have no `{name}`; give every row one, or none."
             )
-        return text_labels(column.cast(pa.large_string()), f"data {root!r}", name)
+        return text_labels(column, f"data {root!r}", name)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     if pa.types.is_integer(column.type) and column.null_count:
         signed = column if pa.types.is_signed_integer(column.type) else column.cast(pa.int64())
         column = signed.fill_null(-1)

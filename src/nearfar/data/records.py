@@ -48,7 +48,7 @@ def record_file(folder: Path, stamp: str, modality: str, options: Mapping[str, A
 
 
 def read_records(file: Path) -> list[ItemResult] | None:
-    """The result for every instance of the source; None where there is no complete file."""
+    """The result for every instance of the source; None without a complete file."""
     if not file.exists():
         return None
     try:
@@ -150,7 +150,7 @@ def read_quarantine(file: Path | None) -> dict[str, str]:
 def check_share(name: str, unit: str, usable: int, bad: Sequence[tuple[str, str]], allowed: float) -> None:
     """Stops data of which too many (path, reason) are unusable."""
     if not bad and not usable:
-        raise UserError(f"data {name!r} hold no {unit}.")
+        raise UserError(f"data {name!r} holds no {unit}.")
     total = usable + len(bad)
     if usable and len(bad) <= allowed * total:
         return

@@ -49,16 +49,20 @@ class Unreachable(Stopped):
 
 def is_permanent(error: Exception) -> bool:
     """Whether a remote file system would fail again."""
-    cause = error.__cause__
-    hidden = (
-        isinstance(error, FileNotFoundError) and cause is not None
-    )  # over http it stands for every failure
-    if hidden and (isinstance(cause, OSError) or type(cause).__module__.startswith("aiohttp")):
-        return is_permanent(cause)  # type: ignore[arg-type]
+    error = _root_error(error)
     status = getattr(error, "status", None)
     if isinstance(status, int):
         return 400 <= status < 500 and status not in TEMPORARY_STATUS
     return isinstance(error, PERMANENT_ERRORS)
+
+
+def _root_error(error: Exception) -> Exception:
+    """The failure itself: over http, FileNotFoundError stands for every failure and has it as its cause."""
+    cause = error.__cause__
+    is_failure = isinstance(cause, OSError) or type(cause).__module__.startswith("aiohttp")
+    if isinstance(error, FileNotFoundError) and isinstance(cause, Exception) and is_failure:
+        return _root_error(cause)
+    return error
 
 
 def is_not_disk_error(error: Exception) -> bool:
@@ -77,10 +81,11 @@ def retry(path: str, read: Callable[[], T], permanent: Callable[[Exception], boo
             if permanent(error):
                 raise
             if wait is None:
+                failure = _root_error(error)
                 raise Unreachable(
-                    f"{path!r} could not be read in {len(RETRY_SECONDS) + 1} tries ({error_reason(error)}); "
+                    f"{path!r} could not be read in {len(RETRY_SECONDS) + 1} tries ({error_reason(failure)}); "
                     "rerun the command to resume"
-                ) from error
+                ) from failure
         time.sleep(wait)
     raise AssertionError
 

@@ -36,7 +36,7 @@ class RowGroups:
         self._files, self._column, self._digests = files, column, digests
         self._footers, self._leaves = [], []
         for file in files:
-            metadata, schema = _footer(file)
+            metadata, schema = footer_of(file)
             self._footers.append(metadata)
             leaves = [column, DIGEST] if digests and DIGEST in schema.names else [column]
             self._leaves.append([content_leaf(schema, name, file.path) for name in leaves])
@@ -62,7 +62,7 @@ class RowGroups:
         """Rows of each file."""
         return [footer.num_rows for footer in self._footers]
 
-    def read(self, row: int) -> bytes:
+    def read_row(self, row: int) -> bytes:
         block = int(np.searchsorted(self._ends, row, side="right"))
         data, digest = self._block(block)[row - int(self.blocks.starts[block])]
         if isinstance(data, Unusable):
@@ -167,7 +167,7 @@ def open_parquet(file: RemoteFile) -> Any:
         raise UserError(f"{file.path!r} cannot be read as Parquet: {error_reason(error)}.") from error
 
 
-def _footer(file: RemoteFile) -> tuple[Any, Any]:
+def footer_of(file: RemoteFile) -> tuple[Any, Any]:
     """The metadata and the Arrow schema of a file."""
     with open_parquet(file) as opened:
         return opened.metadata, opened.schema_arrow

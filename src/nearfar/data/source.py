@@ -20,7 +20,7 @@ from nearfar.modalities.dataset import Blocks, Unusable
 from nearfar.modalities.files import Labels, class_numbers
 
 Decode = Callable[[Any], Decoded]
-Read = Callable[[int], Any]  # bytes, or an object, by number; raises `Unusable` with a reason
+ItemReader = Callable[[int], Any]  # bytes, or an object, by number; raises `Unusable` with a reason
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Item:
 
 
 class AbstractSource(ABC):
-    """Instances by number, not decoded yet. `read` may be called from several threads."""
+    """Instances by number, not decoded yet. `read_item` may be called from several threads."""
 
     root: str  # how messages name it, and the folder of `names`
     ignored: Mapping[str, int]  # files that are not read, by reason
@@ -54,7 +54,7 @@ class AbstractSource(ABC):
     def names(self) -> Sequence[str]: ...
 
     @abstractmethod
-    def read(self, number: int) -> Any:
+    def read_item(self, number: int) -> Any:
         """The bytes, or the object, of one instance; raises `Unusable` with a reason."""
 
     @abstractmethod
@@ -82,22 +82,22 @@ class AbstractSource(ABC):
         return None
 
     def blocks(self) -> Blocks | None:
-        """Rows that are read together, if `read` is much faster in their order."""
+        """Rows that are read together, if `read_item` is much faster in their order."""
         return None
 
     def by_number(self) -> Iterator[Item]:
-        """All instances in order, by `read`."""
+        """All instances in order, by `read_item`."""
         count = len(self.names())
         mean = int(min(self.nbytes(), 2**62) / max(1, count))
-        return (Item(mean, partial(self.read, number)) for number in range(count))
+        return (Item(mean, partial(self.read_item, number)) for number in range(count))
 
     def in_order(self) -> Iterator[Item]:
         """The same, by a quicker way where there is one."""
         return self.by_number()
 
-    def random_access(self, rows: Int64[np.ndarray, "row"]) -> Read:
+    def random_access(self, rows: Int64[np.ndarray, "row"]) -> ItemReader:
         """Reading of these instances in any order, by number."""
-        return self.read
+        return self.read_item
 
 
 # -------------------------------------------------------------------------------------- Python objects
@@ -129,7 +129,7 @@ class Items(AbstractSource):
     def names(self) -> list[str]:
         return [f"item {number}" for number in range(len(self._dataset))]
 
-    def read(self, number: int) -> Any:
+    def read_item(self, number: int) -> Any:
         try:
             content, label = _parts(self._dataset[number])
         except Exception as problem:  # the user's code may raise anything
@@ -140,7 +140,7 @@ class Items(AbstractSource):
     def labels(self, rows: np.ndarray) -> Labels:
         for number in rows.tolist():
             if number not in self._labels:  # another rank read this item
-                self.read(number)
+                self.read_item(number)
         labels = [self._labels[number] for number in rows.tolist()]
         if any(label is None for label in labels):
             return None, ()

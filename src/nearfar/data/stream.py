@@ -28,7 +28,7 @@ class Stream:
     """Batches of views for training. `batch_size` is global; each of `world` ranks gets its contiguous
     part.
 
-    For a CUDA `device`, batches are made and copied there by the background threads on a stream of their own,
+    For a CUDA `device`, batches are made and copied there by the background threads on their own stream,
     from pinned memory, while the device trains on its default stream.
     """
 

@@ -4,6 +4,7 @@ column `label` holds classes) and .npz."""
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,12 @@ def frame(data: Any, name: str) -> pa.Table:
     """The columns of a pandas or polars frame, or of any table that Arrow can take over, without an index."""
     try:
         columns = pa.table(data)
+        column_names(columns, name)
         metadata = json.loads((columns.schema.metadata or {}).get(b"pandas", b"{}"))
         columns = pa.table({title: _without_views(columns.column(title)) for title in columns.column_names})
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except UserError:
+        raise
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"data {name!r} cannot be read as a table: {error_reason(error)}.") from error
     index = [one for one in metadata.get("index_columns", ()) if one in columns.column_names]
     return columns.drop_columns(index)
@@ -110,7 +114,7 @@ def columns_as_rows(
 
 def _categories(column: Any, name: str, title: str) -> tuple[np.ndarray, tuple[str, ...]]:
     """The number of each row's level, and the levels in sorted order."""
-    texts = text_labels(column.cast(pa.large_string()), f"data {name!r}", title)
+    texts = text_labels(column, f"data {name!r}", title)
     level_names, codes = np.unique(texts, return_inverse=True)
     if len(level_names) > min(MAX_LEVELS, max(2, len(codes) // 2)):
         raise UserError(
@@ -154,12 +158,12 @@ def npy(path: Path, name: str) -> np.ndarray:
     check_data_file(path, name)
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, TokenError) as error:  # numpy parses the header as Python
         raise UserError(f"data {name!r} cannot be read as .npy: {error_reason(error)}.") from error
 
 
 def npz_keys(path: Path) -> list[str]:
-    """The names of the arrays, without reading them; none where the file is no such archive."""
+    """The names of the arrays, without reading them; none if the file is another archive."""
     try:
         return [member.filename.removesuffix(".npy") for member in zip_members(path)]
     except OSError:

@@ -74,7 +74,7 @@ class Tars(AbstractFiles):
         labels: dict[str, _Member] = {}
         contents: dict[str, _Member] = {}
         for member in _members(file):
-            key, suffix = _parts(member.name)
+            key, suffix = _key_and_suffix(member.name)
             if suffix == LABEL:
                 labels[key] = member
             elif suffix in suffixes and key not in contents:
@@ -90,7 +90,7 @@ class Tars(AbstractFiles):
             for member in self._members
         ]
 
-    def read(self, number: int) -> bytes:
+    def read_item(self, number: int) -> bytes:
         return self._members[number].read()
 
     def marks(self) -> bytes:
@@ -103,7 +103,7 @@ class Tars(AbstractFiles):
         members = [self._labels[int(number)] for number in rows]
         if not members or any(member is None for member in members):
             return None, ()
-        numbers = [_number(member) for member in members if member is not None]
+        numbers = [_class_number(member) for member in members if member is not None]
         return class_numbers(np.array(numbers, dtype=np.int64), f"data {self.root!r}")
 
     def unlabelled(self) -> str:
@@ -115,7 +115,7 @@ class _HeaderReader:
     """A tar file as `tarfile` may read it: forward only, and a few headers for each member.
 
     A negative size would lead back to an earlier header for ever. A long extended header takes quadratic
-    time, and so many in a row too much memory.
+    time, and many in a row too much memory.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -160,20 +160,20 @@ def _members(file: RemoteFile) -> Iterator[_Member]:
         ) from error
 
 
-def _parts(name: str) -> tuple[str, str]:
+def _key_and_suffix(name: str) -> tuple[str, str]:
     """(key, suffix) of a member: what comes before and after the first dot of its last part."""
     folder, base = os.path.split(name)
     stem, dot, suffix = base.partition(".")
     return os.path.join(folder, stem), (dot + suffix).lower()
 
 
-def _number(member: _Member) -> int:
+def _class_number(member: _Member) -> int:
     try:
         text = member.read()[:_LONGEST_LABEL].decode("ascii").strip()
-        return int(text)
+        return int(np.int64(int(text)))
     except UserError:
         raise
-    except (Unusable, ValueError):
+    except (Unusable, ValueError, OverflowError):
         raise UserError(
             f"{member.file.path!r}: {member.name} must contain a whole number (the class)."
         ) from None

@@ -84,6 +84,13 @@ class FifthStage(nn.Module):
         return self.last(x).mean(dim=(2, 3))
 
 
+def _anchors(levels: int, size: int) -> AnchorGenerator:
+    """Anchors of three shapes at every level, whose sides grow geometrically over the levels."""
+    per_level = 5 if levels == 1 else 1 if levels >= 5 else 2
+    sides = (size * np.geomspace(MIN_ANCHOR, MAX_ANCHOR, levels * per_level)).reshape(levels, per_level)
+    return AnchorGenerator(tuple(tuple(map(float, row)) for row in sides), ((0.5, 1.0, 2.0),) * levels)
+
+
 def detector(
     task: str,
     stages: Stages,
@@ -98,22 +105,13 @@ def detector(
 ) -> nn.Module:
     """`boxes`: Faster R-CNN, `masks`: Mask R-CNN, `keypoints`: Keypoint R-CNN; class 0 is the background.
     `head`: `fpn`, a pyramid of all stages, or `c4`, boxes alone."""
-    if head == "c4":
-        names, levels = ["0"], 1
-    else:
-        names, levels = [str(level) for level in range(len(stages.channels))], len(stages.channels) + 1
-    sizes_per_level = 5 if levels == 1 else 1 if levels >= 5 else 2
-    sides = (size * np.geomspace(MIN_ANCHOR, MAX_ANCHOR, levels * sizes_per_level)).reshape(
-        levels, sizes_per_level
-    )
+    names = ["0"] if head == "c4" else [str(level) for level in range(len(stages.channels))]
     common: dict[str, Any] = {
         "min_size": size,
         "max_size": 2 * size,
         "image_mean": list(mean),
         "image_std": list(std),
-        "rpn_anchor_generator": AnchorGenerator(
-            tuple(tuple(map(float, row)) for row in sides), ((0.5, 1.0, 2.0),) * levels
-        ),
+        "rpn_anchor_generator": _anchors(1 if head == "c4" else len(names) + 1, size),
         "box_score_thresh": MIN_SCORE,
         "rpn_pre_nms_top_n_train": 1000,
         "rpn_post_nms_top_n_train": 500,

@@ -37,6 +37,8 @@ AnnotatedObjects = list[dict[str, Any]]  # of one picture, under the keys below
 MAX_ANNOTATION_BYTES = 2**30  # COCO's own have 0.4 GiB
 ANNOTATIONS, IMAGES = "Annotations", "JPEGImages"  # folders of Pascal VOC
 MAX_VOC_BYTES = 1 << 20  # of an annotation: VOC's have a few kilobytes
+MAX_CLASSES = 2**14  # of a detector, which has weights for each
+MAX_COORDINATE = 2**24  # up to here float32 has every whole number
 JSON_EXPANSION = 8  # bytes of Python objects for a byte of text
 _CELL_BYTES = 64  # of a cell as an object of Python
 _KEYS = {  # names used by data sets -> our names
@@ -140,11 +142,18 @@ def from_json(path: Path, images: Path) -> ScenesAndClasses:
     decoded = []
     for name in files.values():
         location = f"{images / name}, named by {path}"
-        # a data file must not name files outside its folder
-        if not (images / name).resolve().is_relative_to(images.resolve()):
+        if not _is_inside(images / name, images):
             raise UserError(f"{location}, is outside {images}; name the folder of the pictures with --images")
         decoded.append((location, _file_pixels(images / name, location)))
     return _scenes(decoded, [by_image[key] for key in files], names, str(path))
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    """A data file must not name files outside its folder."""
+    try:
+        return path.resolve().is_relative_to(folder.resolve())
+    except ValueError:  # a null byte
+        return False
 
 
 def _file_pixels(path: Path, location: str) -> np.ndarray:
@@ -173,6 +182,8 @@ def _scenes(
     categories: list[Any] = [one.get("category") for objects in objects_by_image for one in objects]
     if categories and all(isinstance(category, str) for category in categories):
         names = tuple(sorted(set(categories)))
+    if len(names) > MAX_CLASSES:
+        raise UserError(f"{file} names {len(names):,} classes; expected at most {MAX_CLASSES:,}")
     if len(set(names)) < len(names):
         raise UserError(f"{file} gives several classes one name; expected different names")
     place = {name: number for number, name in enumerate(names)}
@@ -181,8 +192,9 @@ def _scenes(
         for one in objects:
             category = one.get("category")
             label = place.get(category, -1) if isinstance(category, str) else category
-            if type(label) is not int or label < 0 or (names and label >= len(names)):
-                allowed = f"numbers from 0 to {len(names) - 1}" if names else "numbers from 0, or names"
+            if type(label) is not int or not 0 <= label < (len(names) or MAX_CLASSES):
+                allowed = f"numbers from 0 to {(len(names) or MAX_CLASSES) - 1}"
+                allowed += "" if names else ", or names"
                 raise UserError(f"{location}: an object has the category {category!r}; expected {allowed}")
             one["category"] = label
         scenes.append(_scene(pixels, objects, location))
@@ -227,7 +239,7 @@ def _numbers(rows: Sequence[Any], width: int | None, location: str) -> np.ndarra
     except (TypeError, ValueError):
         array = np.empty((len(rows), 0))
     fits = not len(rows) or (array.shape[1] == width if width else array.shape[1] % 3 == 0 < array.shape[1])
-    if not fits or not np.isfinite(array).all():
+    if not fits or not (np.abs(array) < MAX_COORDINATE).all():
         expected = (
             "four finite numbers (x, y, width, height)" if width else "finite numbers, three for a point"
         )
@@ -273,8 +285,7 @@ def from_voc(path: Path) -> ScenesAndClasses:
     pictures, objects = [], []
     for name in ids:
         annotation, picture = root / ANNOTATIONS / f"{name}.xml", root / IMAGES / f"{name}.jpg"
-        # a list must not name files outside its folder
-        if not annotation.resolve().is_relative_to(root.resolve()):
+        if not _is_inside(annotation, root):
             raise UserError(f"{path} names {name}, which is outside {root}")
         objects.append(_voc_objects(annotation))
         location = f"{picture}, named by {path}"

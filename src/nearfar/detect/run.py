@@ -138,8 +138,8 @@ def _sets(
 
 
 def _check_data(schedule: DetectorSchedule, train_scenes: Scenes, test: Scenes) -> None:
-    both = train_scenes, test
-    for scenes in both:
+    sides = train_scenes, test
+    for scenes in sides:
         if not any(len(scene.labels) for scene in scenes.scenes):
             raise UserError(f"{scenes.name} has no objects; detection needs at least one")
         for kind in ("masks", "keypoints"):
@@ -149,7 +149,7 @@ def _check_data(schedule: DetectorSchedule, train_scenes: Scenes, test: Scenes) 
                 raise UserError(
                     f"--task was {kind}, but {scenes.name} has objects without {kind}; use --task boxes"
                 )
-    points = [{s.keypoints.shape[1] for s in one.scenes if s.keypoints is not None} for one in both]
+    points = [{s.keypoints.shape[1] for s in one.scenes if s.keypoints is not None} for one in sides]
     if schedule.task == "keypoints" and points[0] != points[1]:
         raise UserError(
             f"objects of {train_scenes.name} have {min(points[0])} keypoints and those of {test.name} "
@@ -294,13 +294,13 @@ def _over_seeds(by_seed: Sequence[dict[str, dict[str, float]]]) -> dict[str, dic
 
 
 def _save_result(path: Path, result: dict[str, Any]) -> None:
-    """Saves a result beside those with other data or settings, and drops results of other weights."""
+    """Saves a result next to those with other data or settings, and drops results of other weights."""
     previous = read_json(path)
-    results = previous.get("results", []) if isinstance(previous, dict) else []
+    listed = previous.get("results") if isinstance(previous, dict) else None
     same = lambda one: all(one.get(key) == result[key] for key in ("settings", "train", "test"))
     other_results = [
         one
-        for one in results
+        for one in (listed if isinstance(listed, list) else ())
         if isinstance(one, dict) and one.get("encoder") == result["encoder"] and not same(one)
     ]
     try:

@@ -15,7 +15,7 @@ _LOST_PEER = (
 )
 _TIMEOUT = ("timed out", "timeout")
 _LOST = "another process of this run ended; the same command resumes from what was saved"
-_LATE = "another process did not answer in time; the same command resumes from what was saved"
+_TIMEOUT_MESSAGE = "another process did not answer in time; the same command resumes from what was saved"
 _DIST_ERRORS = {"DistError", "DistBackendError", "DistNetworkError", "DistStoreError"}
 # addresses that this machine cannot resolve, listen on or bind to
 _BAD_ADDRESS = re.compile(
@@ -54,7 +54,7 @@ def communication_failure(problem: BaseException) -> Failure | None:
     if resumable and any(phrase in lowered for phrase in _LOST_PEER):
         return Failure(_LOST, True)
     if resumable and any(word in lowered for word in _TIMEOUT):
-        return Failure(_LATE, True)
+        return Failure(_TIMEOUT_MESSAGE, True)
     if resumable and is_network:
         return Failure(_LOST, True)
     return Failure(

@@ -125,7 +125,7 @@ class Replicated(Strategy):
 
     @contextmanager
     def keep_alive(self) -> Iterator[None]:
-        """Rank 0 says every minute that it is still working, so that no exchange times out."""
+        """Rank 0 signals every minute that it is still working, so that no exchange times out."""
         if not self.is_first:
             yield
             return
@@ -258,7 +258,7 @@ def join(sharding: str = "none") -> Strategy:
 
 
 def _cpu_group() -> dist.ProcessGroup | None:
-    """A gloo group beside a process group that takes no CPU tensors (one with NCCL alone, as Ray Train makes
+    """A gloo group in addition to a process group without CPU tensors (one with NCCL alone, as Ray Train makes
     it); None if the default group takes them."""
     default = dist.group.WORLD
     if "cpu" in dist.get_backend_config():

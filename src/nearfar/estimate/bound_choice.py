@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from nearfar.core.abstract import AbstractBound
-from nearfar.core.adapters import as_bound
+from nearfar.core.adapters import adapt
 from nearfar.core.schedules import START, at
 from nearfar.core.scores import paired_scores
 from nearfar.errors import UserError
@@ -72,7 +72,7 @@ def candidate_bounds(
             raise UserError(
                 f"bound was {bound!r}; expected auto, {', '.join(ESTIMATES)}, or a bound such as nf.InfoNCE()"
             )
-        candidates = {type(bound).__name__: as_bound(bound)}
+        candidates = {type(bound).__name__: adapt("bound", bound)}
     elif bound == "auto":
         names = ("infonce", "nwj") if negatives == "batch" else ("infonce", "ml-cpc", "nwj")
         candidates = {name: _by_name(name, negatives, samples) for name in names}

@@ -163,7 +163,7 @@ def _as_numbers(
     if column.dtype.kind in "mM":
         return np.where(np.isnat(column), np.nan, column.astype("int64").astype(float)), ()
     if column.dtype.kind not in "OUS":
-        raise UserError(f"{label_text} holds {column[0]!r}, which is not a number")
+        raise UserError(f"{label_text} holds {column.dtype.name}, which are not real numbers")
     cells = column.tolist()
     gap = np.array([_is_gap(cell) for cell in cells], dtype=bool)
     numbers = [None if missing else _as_number(cell) for cell, missing in zip(cells, gap, strict=True)]

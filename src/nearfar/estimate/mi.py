@@ -18,6 +18,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from scipy.stats import t as student
 from torch import nn
@@ -90,7 +91,7 @@ def estimate_mi(
         estimate. "ml-cpc" takes the smallest alpha that its theorem covers; "barber-agakov" fits a
         conditional probability.
     critic: "auto" for a stack of ratios; a network "separable", "joint", "hybrid" or "bilinear"; a critic object,
-        whose weights are drawn anew for every fold; or a function from (width of x, width of y) to a critic.
+        whose weights are drawn again for every fold; or a function from (width of x, width of y) to a critic.
     negatives: "batch" contrasts a sample with all others of its fold. "independent" gives each its own
         negatives, which proves more bounds and is less precise.
     scaling: of numbers for networks: "rank", "standard" or "none".
@@ -108,47 +109,33 @@ def estimate_mi(
     unit = group_numbers(pair.groups, len(pair.x))
     _check_options(folds, confidence, negatives, scaling, seed, int(unit.max()) + 1)
     rows = check_rows(pair.x, pair.y, pair.names) if groups is None else RowCheck()
-    make_critic, critic_name = _critic(critic)
+    options, device = training or CriticTraining(), _usable_device(device)
     request = EstimateRequest(
-        bound,
-        make_critic,
-        critic_name,
-        negatives,
-        scaling,
-        pair.kinds,
-        confidence,
-        training or CriticTraining(),
-        _usable_device(device),
-        seed,
+        bound, *_critic(critic), negatives, scaling, pair.kinds, confidence, options, device, seed
     )
-    if bound == "auto" and make_critic is None and negatives == "batch":
-        partial = _estimate_by_ratios(cross_fit(pair, folds, seed, splits), rows, request)
-    else:
-        if splits != 1:
-            raise UserError(f"splits was {splits!r}; a bound or critic that is named is measured on 1 split")
-        estimate = estimate_by_prediction if bound == PREDICTION else estimate_by_bound
-        with one_thread():
-            partial = estimate(pair.x, pair.y, request, split_folds(unit, folds, seed), unit, rows)
+    partial = _estimate_as_requested(pair, unit, rows, request, folds, splits)
     return Estimate(
-        nats=partial.nats,
-        interval=partial.interval,
-        confidence=confidence,
-        at_least=partial.at_least,
+        **{**vars(partial), "warnings": (*pair.notes, *partial.warnings, *rows.warnings)},
         ceiling=partial.certificate.ceiling,
-        certificate=partial.certificate,
-        bound=partial.bound,
-        critic=partial.critic,
+        confidence=confidence,
         samples=len(pair.x),
         scaling=describe_scaling(scaling, pair.kinds),
-        reason=partial.reason,
-        folds=partial.folds,
-        p_value=partial.p_value,
-        calibration=partial.calibration,
-        learning=partial.learning,
         baselines=_baselines(pair, scaling, seed) if baselines else {},
-        warnings=(*pair.notes, *partial.warnings, *rows.warnings),
         seconds=time.perf_counter() - start,
     )
+
+
+def _estimate_as_requested(
+    pair: SamplePair, unit: np.ndarray, rows: RowCheck, request: EstimateRequest, folds: int, splits: int
+) -> PartialEstimate:
+    """By a stack of ratios, or by the bound or critic that is named."""
+    if request.bound == "auto" and request.make_critic is None and request.negatives == "batch":
+        return _estimate_by_ratios(cross_fit(pair, folds, request.seed, splits), rows, request)
+    if splits != 1:
+        raise UserError(f"splits was {splits!r}; a bound or critic that is named is measured on 1 split")
+    estimate = estimate_by_prediction if request.bound == PREDICTION else estimate_by_bound
+    with one_thread():
+        return estimate(pair.x, pair.y, request, split_folds(unit, folds, request.seed), unit, rows)
 
 
 def _estimate_by_ratios(fit: CrossFit, rows: RowCheck, request: EstimateRequest) -> PartialEstimate:

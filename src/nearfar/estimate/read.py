@@ -111,7 +111,10 @@ def _read_file(spec: str) -> tuple[FileColumns, int | None]:
     file = Path(path)
     kind = file.suffix.lower()
     if kind not in KINDS:
-        raise UserError(f"{file} ends in {file.suffix or 'nothing'!r}; expected {', '.join(KINDS)}")
+        kind = (
+            "a folder" if file.is_dir() else f"a file of type {kind}" if kind else "a name without a suffix"
+        )
+        raise UserError(f"{file} is {kind}; expected a file of type {', '.join(KINDS)}")
     try:
         check_regular(file)
     except FileNotFoundError:

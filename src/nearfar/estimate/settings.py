@@ -215,7 +215,8 @@ TESTED_BINS: Judgement[tuple[int, ...]] = (2, 4, 8)
 CELL_CONCENTRATION: Judgement[float] = 0.5  # of the Dirichlet prior, per cell (Jeffreys)
 # columns on either side of a block of pairs: 32² pairs of 32² counts in float64 are 8 MB
 PAIR_BLOCK: Resource[int] = 32
-REFINED: Resource[int] = 128  # pairs
+REFINED: Resource[int] = 256  # pairs
+MATRIX_FOLDS: Resource[int] = 3
 MAX_DEGREE: Resource[int] = 4  # of Hermite polynomials
 MAX_WEAK: Judgement[float] = 0.3  # Σ c² up to which its half is close to the information
 LABEL_JACKKNIFE_GROUPS: Resource[int] = 50  # of rows, left out in turn

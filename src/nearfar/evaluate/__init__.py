@@ -1,4 +1,4 @@
-"""Evaluation of frozen features by many protocols, beside raw pixels and an untrained encoder.
+"""Evaluation of frozen features by many protocols, compared with raw pixels and an untrained encoder.
 
     features --LabelledFeatures--> protocol --> Measurement --> Result
 

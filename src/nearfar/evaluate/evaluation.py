@@ -141,9 +141,11 @@ class Evaluation:
 
     def split(self, seed: int) -> HoldoutSplit | TwoSets:
         train, test = self.sets
+        labels = labels_of(train)
+        if len(set(labels.tolist())) < 2:
+            raise UserError(f"{train.name} has one class; evaluation needs at least 2 to tell apart")
         if test.fingerprint == train.fingerprint:
             return holdout_split(train, seed)
-        labels = labels_of(train)
         try:
             matching = match_labels(labels_of(test), test, labels, train, self.same_labels)
         except UnmatchedClasses as problem:

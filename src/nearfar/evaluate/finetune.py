@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
 from nearfar.config.resolving import resolve
-from nearfar.core.layout import keep_contiguous
 from nearfar.core.method import Method
+from nearfar.core.networks import keep_contiguous
 from nearfar.core.optimisers import build, layer_scales, set_lr
 from nearfar.core.results import Measurement, mean_over_draws
 from nearfar.core.schedules import Progress, at, cosine

@@ -56,7 +56,7 @@ def held_out_estimate(
 ) -> HeldOutNats | None:
     """The estimate over all batches; None if rows have no known instance, or nothing is contrasted.
 
-    `held_out`: nothing was fitted to these batches; None: unknown, which the certificate then says.
+    `held_out`: nothing was fitted to these batches; None: unknown, a condition of the certificate.
     `dependent`: why they are not independent draws, where that is known. `mixed`: views of an instance show
     other instances of its batch. The method is not changed.
     """

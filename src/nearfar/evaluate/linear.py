@@ -129,7 +129,7 @@ def fit_chosen(
 ) -> tuple[LinearClassifier, float]:
     """The classifier fitted to all of `train` with the penalty that does best on a stratified fifth of it.
 
-    If no class has two images there is no such fifth, and the middle penalty is used.
+    If no class has two images, this fifth does not exist, and the middle penalty is used.
     """
     if not penalties or not all(0 < penalty < math.inf for penalty in penalties):
         raise UserError(f"penalties were {tuple(penalties)}; they must be one or more numbers above 0")

@@ -1,4 +1,4 @@
-"""Protocols beside accuracy: clustering, retrieval, calibration, information about the label."""
+"""Protocols other than accuracy: clustering, retrieval, calibration, information about the label."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Evaluation of a run's frozen encoder, beside baselines, recorded in evaluation.json."""
+"""Evaluation of a run's frozen encoder and of baselines, recorded in evaluation.json."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -65,7 +65,7 @@ def evaluate_run(
     training data, not the labels.) If the run's data have no labels and `train` is not given, a fifth of
     `data` is held out instead.
 
-    Classes of two sets are matched by name; `same_labels` says that unnamed numbers agree.
+    Classes of two sets are matched by name; `same_labels`: unnamed numbers agree.
 
     Data other than the run's may have other channels, sizes and classes: images are converted to grey or
     colour as the encoder needs, and normalised with the statistics of the set fitted on. `image_size`: the
@@ -89,10 +89,8 @@ def evaluate_run(
     if settings.strategy.is_distributed:  # all ranks open data together, before one of them works alone
         _ = evaluation.sets, evaluation.trained_on
     result = _measure(evaluation, protocols, baselines, settings)
-    if features != "pooled":
-        changes["features"] = features
-    if image_size is not None:
-        changes["image_size"] = image_size
+    changes |= {} if features == "pooled" else {"features": features}
+    changes |= {} if image_size is None else {"image_size": image_size}
     result = replace(
         result,
         settings={"k": k, "temperature": temperature, "seed": seed, **changes},
@@ -120,7 +118,7 @@ def _with_columns(train: Any, data: Any, columns: Columns) -> tuple[Any, Any]:
         return train, data
     if train is None and data is None:
         raise UserError(
-            f"{next(iter(columns.named))} was given, but no data that have columns; name them by --data"
+            f"{next(iter(columns.by_setting))} was given, but no data that have columns; name them by --data"
         )
     fit = None if train is None else locate(train, columns=columns)
     if data is None or same_spec(train, data):
@@ -218,7 +216,7 @@ class _Protocols:
 def _with_labels(
     evaluation: Evaluation, names: Sequence[str], baselines: bool | Sequence[str], options: Options
 ) -> Result:
-    """The protocols on the learned features, and on the baselines that are asked for."""
+    """The protocols on the learned features, and on the requested baselines."""
     split = evaluation.split(options.seed)
     hashed = hashes(evaluation.plain_view, evaluation.cache, options.strategy)
     fit_hashes, test_hashes = (part.features for part in split.features(hashed))

@@ -177,7 +177,7 @@ def _settings_line(result: Result) -> str:
 
 
 def _told_of_labels(result: Result) -> Iterator[str]:
-    """What is proven of the label, where it was asked."""
+    """What is proven of the label, if it was computed."""
     information = result.figures.get("information")
     lower = None if information is None else information.details.get("at_least")
     claim = lower.get("certificate") if isinstance(lower, Mapping) else None

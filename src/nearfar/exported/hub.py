@@ -46,7 +46,7 @@ class Encoder(nn.Module, _hub.ModelHubMixin):  # type: ignore[misc,name-defined,
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Any:
-        """Loads an exported folder, or a repository of the hub if there is no such folder."""
+        """Loads an exported folder, or a repository of the hub if the folder does not exist."""
         with suppress(OSError):  # an export may have been killed while it replaced this one
             recover_folder(Path(os.path.realpath(pretrained_model_name_or_path)))
         folder = Path(pretrained_model_name_or_path)

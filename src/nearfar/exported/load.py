@@ -8,7 +8,7 @@ _HEAD = '''"""The encoder of this folder{without}.
 
     features = encoder()(preprocess(image))      # image: a PIL image, or bytes as a tensor (channel, height, width)
 
-Written by nearfar. README.md says what the encoder is, config.json how it was trained.
+Written by nearfar. README.md describes the encoder, config.json how it was trained.
 """
 
 from __future__ import annotations

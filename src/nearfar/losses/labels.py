@@ -178,7 +178,7 @@ class LabelLoss(nn.Module):
         return inner(anchors, keys)
 
     def needs_terms(self) -> bool:
-        """Whether the options ask for other values than `loss` computes."""
+        """Whether the options need other values than `loss` computes."""
         return self.distance is not None or self.reducer is not None
 
     def _batch(
@@ -364,11 +364,7 @@ class LabelledNTXentLoss(LabelLoss):
     As `pytorch_metric_learning.losses.NTXentLoss`.
     """
 
-    def __init__(
-        self,
-        temperature: float = 0.07,
-        **options: Unpack[LabelLossOptions],
-    ) -> None:
+    def __init__(self, temperature: float = 0.07, **options: Unpack[LabelLossOptions]) -> None:
         super().__init__(**options)
         self.temperature = positive_number("temperature", temperature)
 
@@ -410,12 +406,7 @@ class NPairsLoss(LabelLoss):
     As `pytorch_metric_learning.losses.NPairsLoss`, which knows no ref_emb either.
     """
 
-    def __init__(
-        self,
-        *,
-        normalize: bool = True,
-        **options: Unpack[LabelLossOptions],
-    ) -> None:
+    def __init__(self, *, normalize: bool = True, **options: Unpack[LabelLossOptions]) -> None:
         super().__init__(**options)
         self.normalize = normalize
 

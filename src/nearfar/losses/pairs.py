@@ -8,13 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nearfar.core.kernels import (
-    EMPTY,
-    SoftplusSum,
-    SymmetricLogSumExp,
-    TwoWayLogSumExp,
-    inside_transform,
-)
+from nearfar.core.kernels import EMPTY, SoftplusSum, SymmetricLogSumExp, TwoWayLogSumExp, inside_transform
 from nearfar.core.schedules import START
 from nearfar.core.scores import MAX_SCORES_CPU, UNKNOWN, Candidates, inner_product_negatives, tile_size
 from nearfar.core.strategy import Rows as Layout

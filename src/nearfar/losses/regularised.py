@@ -12,7 +12,7 @@ from nearfar.losses.scoring import check_gather, check_paired, described, positi
 from nearfar.parts.priors.regularisers import (
     KNOTS,
     REACH,
-    STEADY,
+    VARIANCE_EPS,
     SIGReg,
     correlation_error,
     covariance_energy,
@@ -52,7 +52,7 @@ class VICRegLoss(nn.Module):
         mu_param: float = 25.0,
         nu_param: float = 1.0,
         gather_distributed: bool = False,
-        eps: float = STEADY,
+        eps: float = VARIANCE_EPS,
     ) -> None:
         super().__init__()
         self.lambda_param, self.mu_param, self.nu_param, self.eps = lambda_param, mu_param, nu_param, eps

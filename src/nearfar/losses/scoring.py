@@ -30,8 +30,10 @@ def check_embeddings(**named: Tensor) -> list[Float[Tensor, "row dim"]]:
     width = None
     for name, tensor in named.items():
         if not isinstance(tensor, Tensor) or tensor.ndim != 2 or not tensor.is_floating_point():
+            has_labels = isinstance(tensor, Tensor) and tensor.ndim == 1 and not tensor.is_floating_point()
+            hint = "; SupConLoss and LabelledNTXentLoss take labels" if has_labels else ""
             raise UserError(
-                f"{name} was {described(tensor)}; expected floating-point embeddings of shape (n, dim)"
+                f"{name} was {described(tensor)}; expected floating-point embeddings of shape (n, dim){hint}"
             )
         if len(tensor) == 0:
             raise UserError(f"{name} has no rows; a loss needs at least one")
@@ -83,7 +85,7 @@ def summed_logsumexp(
     anchors: Float[Tensor, "anchor dim"], keys: Float[Tensor, "key dim"]
 ) -> Float[Tensor, ""]:
     """sum_i log sum_j e^(u_i . v_j)."""
-    # inside torch.func.vmap no tensor says that it needs a gradient
+    # inside torch.func.vmap `requires_grad` is False for every tensor
     needed = anchors.requires_grad or keys.requires_grad or inside_transform()
     with_gradient = torch.is_grad_enabled() and needed
     return SummedLogSumExp(tile_size(anchors, keys), with_gradient)(anchors, keys)[0]
@@ -97,8 +99,8 @@ def distances(
     if not inside_transform():
         return torch.cdist(anchors, keys)
     squares = (anchors[:, None] - keys).square().sum(dim=2)
-    apart = squares > 0
-    return torch.where(apart, squares, 1.0).sqrt() * apart
+    is_positive = squares > 0
+    return torch.where(is_positive, squares, 1.0).sqrt() * is_positive
 
 
 def by_tiles(

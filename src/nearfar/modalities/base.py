@@ -47,7 +47,7 @@ MAX_COUNT = 2**40  # of anything in a description: larger numbers overflow in to
 
 @dataclass(frozen=True)
 class Description:
-    """What a run knows of its data; a checkpoint holds it as JSON (`as_plain`)."""
+    """The facts about its data that a run needs; a checkpoint holds them as JSON (`as_plain`)."""
 
     fingerprint: str
     instances: int
@@ -165,25 +165,25 @@ class Arrays:
 
 @dataclass(frozen=True)
 class NamedData:
-    """A data set that has a name: arrays that `read` returns, or one file."""
+    """A data set that has a name: arrays that `arrays` reads, or one file."""
 
     name: str
-    read: Callable[[], Arrays] | None = None
+    arrays: Callable[[], Arrays] | None = None
     file: Path | None = None
 
 
-_COLLECTED = ("facts", "read", "labelled", "contents")  # fields of a collection that data sets have not
+_COLLECTED = ("facts", "content_at", "labelled", "contents")  # fields of a collection that data sets have not
 
 
 @dataclass(frozen=True)
 class Collection:
-    """The usable instances of a source, in its order; `read(place)` returns the content of one."""
+    """The usable instances of a source, in its order; `content_at(place)` returns the content of one."""
 
     name: str
     fingerprint: str
     paths: Sequence[str]
     facts: Sequence[Any] | Int[np.ndarray, "instance fact"]
-    read: Callable[[int], Any]
+    content_at: Callable[[int], Any]
     labelled: Labels = (None, ())
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)
     quarantine: tuple[tuple[str, str], ...] = ()
@@ -197,13 +197,13 @@ class Collection:
     def common(self) -> dict[str, Any]:
         """The fields that the data sets of every modality have, except the store."""
         labels, classes = self.labelled
-        own = {"labels": labels, "classes": classes, "rows": np.arange(len(self.paths))}
-        return own | {name: value for name, value in vars(self).items() if name not in _COLLECTED}
+        computed = {"labels": labels, "classes": classes, "rows": np.arange(len(self.paths))}
+        return computed | {name: value for name, value in vars(self).items() if name not in _COLLECTED}
 
     def all_contents(self) -> list[Any]:
         if self.contents is not None:
             return self.contents
-        return [self.read(place) for place in range(len(self.paths))]
+        return [self.content_at(place) for place in range(len(self.paths))]
 
 
 class AbstractReader(ABC):
@@ -222,6 +222,8 @@ class AbstractReader(ABC):
     array_axes: ClassVar[tuple[int, ...]] = ()  # numbers of axes of an array that is of this modality
     # facts of an instance that was not decoded yet; None: a data set needs the facts of all its instances
     default_facts: ClassVar[tuple[int, ...] | None] = None
+    # the values of each fact, which packed data are checked for; () for what cannot be packed
+    fact_ranges: ClassVar[tuple[Sequence[int], ...]] = ()
     # that `encode` writes; the bytes of the source are always possible
     encodings: ClassVar[tuple[str, ...]] = ()
     dependence: ClassVar[str] = ""  # why instances are never independent draws, in a clause
@@ -389,7 +391,7 @@ class Pretrained:
     std: tuple[float, ...] | None = None
 
     def settings(self) -> dict[str, Any]:
-        """What its configuration says, as settings of a run."""
+        """Its configuration as settings of a run."""
         size = {} if self.size is None else {"image_size": self.size}
         if self.mean is None or self.std is None:
             return size
@@ -419,7 +421,7 @@ class AbstractNetworks(ABC):
         raise UserError(f"init was pretrained, but there are no pretrained weights of backbone={name}")
 
     def describe_weights(self, file: Path) -> Pretrained:
-        """A weights file with what the configuration in its folder says."""
+        """A weights file with the facts in its folder's configuration."""
         return Pretrained(file, str(file))
 
     def start_settings(self, weights: Pretrained, data: DataSet | None) -> dict[str, Any]:

@@ -90,6 +90,7 @@ class Instances(Protocol):
 class UnusableRows(Protocol):
     """Which rows are unusable, where that is found out when they are read (`data.lazy.LazyReader`)."""
 
+    names: Sequence[str]  # of all rows
     bad: dict[int, str]  # reasons by row
 
     def quarantine(self, number: int, reason: str, /) -> None: ...
@@ -108,13 +109,13 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class RowStore:
-    """Content that is read one by one: `join` makes what `load` returns of what `read(row)` returned."""
+    """Content that is read one by one: `join` makes what `load` returns of what `content_at(row)` returned."""
 
-    read: Callable[[int], Any]
+    content_at: Callable[[int], Any]
     join: Callable[[list[Any]], Any] = list
 
     def take(self, rows: Int[np.ndarray, "instance"]) -> Any:
-        return self.join([self.read(int(row)) for row in rows])
+        return self.join([self.content_at(int(row)) for row in rows])
 
 
 def unlike_most(kinds: Sequence[Any], reason: Callable[[Any, Any], str]) -> dict[int, str]:

@@ -14,7 +14,7 @@ Maker = Any  # a concrete part's class, or what makes several joined ones
 
 
 class Joinable(dict[str, Maker]):
-    """`join` makes one part of several. `between` stands between their equations. `traits` says of each trait
+    """`join` makes one part of several. `between` stands between their equations. `traits` sets for each trait
     of a part whether `any` or `all` of the joined parts must have it. `shared`: a setting that several have
     is one for all of them; otherwise such parts are not joined."""
 

@@ -2,7 +2,7 @@
 
     Run --gather--> RunFacts --charts, page--> one HTML file
 
-Nothing here knows about matplotlib or HTML: whoever wants the same facts in another form starts here.
+Nothing here depends on matplotlib or HTML, so the same facts can be shown in another form.
 """
 
 from collections.abc import Mapping
@@ -18,12 +18,6 @@ from nearfar.errors import UserError
 
 # exceptions of data that moved, damaged files and missing checkpoints: a part of the page is then left out
 UNAVAILABLE = (UserError, OSError, ValueError, RuntimeError)
-
-
-def as_sentence(problem: Exception) -> str:
-    """The message of an exception as a sentence."""
-    text = " ".join(str(problem).split()) or type(problem).__name__
-    return text if text.endswith((".", "!", "?")) else text + "."
 
 
 @dataclass(frozen=True)
@@ -297,4 +291,4 @@ class RunFacts:
     edges: Mapping[str, Curve]  # of a ring, by name: outer and inner
     selection: Selected | Absent | None  # None: everyone is kept, there is nothing to show
     cost: tuple[Fact, ...] = ()  # time, images, memory
-    sections: tuple[Section, ...] = ()  # beside those that every page has (sections.py)
+    sections: tuple[Section, ...] = ()  # in addition to those of every page (sections.py)

@@ -47,7 +47,7 @@ def curves_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
             curve = curve_of((row["epoch"], row.get(name)) for row in rows_of_kind)
             if curve is not None:
                 curves[f"held-out {name}" if kind == "held-out" else name] = curve
-    if "nats" not in curves:  # a ceiling without an estimate below it says nothing
+    if "nats" not in curves:  # a ceiling without an estimate below it means nothing
         curves.pop("ceiling", None)
     return curves
 

@@ -1,4 +1,4 @@
-"""Sections of a page beside the standard ones: functions of a run that return a `Section` or None.
+"""Sections of a page in addition to the standard ones: functions of a run that return a `Section` or None.
 
 A section is a title, sentences, a table of text and pictures. `SECTIONS` lists them. One that fails shows the reason,
 and the page is written all the same.
@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeFloat, NonNegativeInt, ValidationError
 
 from nearfar.core.results import Measurement, Result, display_name
 from nearfar.detect.table import TITLES as DETECTION_TITLES
 from nearfar.detect.table import caption, rows_of
-from nearfar.errors import counted
-from nearfar.report.facts import UNAVAILABLE, Picture, PictureRow, Section, as_sentence
+from nearfar.errors import as_sentence, counted
+from nearfar.report.facts import UNAVAILABLE, Picture, PictureRow, Section
 from nearfar.report.pictures import Sample, data_uri, fitted
 from nearfar.run.features import encoder_digest
 from nearfar.run.trained import Run
@@ -58,7 +59,7 @@ def _picture_rows(
     if not run.may_open(str(stored["data"])):
         raise ValueError("the data are at a URL that was not confirmed")
     images = run.open_data(None if stored["data"] == run.settings.data else str(stored["data"]))
-    if images.fingerprint != stored["fingerprint"]:
+    if images.fingerprint != stored.get("fingerprint"):
         raise ValueError("the data have changed since; run nearfar curate again")
     if not all(0 <= row < len(images) for cases in rows.values() for row, _ in cases):
         raise ValueError(f"RUN/{FACTS} names rows that the data do not have")
@@ -144,10 +145,31 @@ def class_confusions(run: Run) -> Section | None:
     return None
 
 
+class _Stored(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class _Confusion(_Stored):
+    """How often instances of each class (a row) were taken for each class."""
+
+    classes: list[str]
+    counts: list[list[NonNegativeInt]]
+
+
+class _Breakdown(_Stored):
+    """What evaluation.json has of the classes of a measurement."""
+
+    confusion: _Confusion
+    per_class: dict[str, FiniteFloat] = {}
+
+
 def _classes_section(protocol: str, measurement: Measurement, test: str) -> Section:
-    pairs = sorted(_confused(measurement.details["confusion"]), key=lambda pair: -pair[2])[:MAX_LISTED]
-    shares = measurement.details.get("per_class") or {}
-    worst = sorted(shares.items(), key=lambda pair: pair[1])[:MAX_LISTED]
+    try:
+        breakdown = _Breakdown.model_validate(measurement.details)
+    except ValidationError:
+        raise ValueError("its numbers are not those of classes; run nearfar evaluate again") from None
+    pairs = sorted(_confused(breakdown.confusion), key=lambda pair: -pair[2])[:MAX_LISTED]
+    worst = sorted(breakdown.per_class.items(), key=lambda pair: pair[1])[:MAX_LISTED]
     listed = ", ".join(f"{label} {100 * share:.0f} %" for label, share in worst)
     sentences = (
         f"Protocol {protocol}, tested on {test}.",
@@ -161,21 +183,59 @@ def _classes_section(protocol: str, measurement: Measurement, test: str) -> Sect
     return Section("Classes", tuple(filter(None, sentences)), columns, rows)
 
 
-def _confused(confusion: Mapping[str, Any]) -> Iterator[tuple[str, str, int, float]]:
-    for truth, row in zip(confusion["classes"], confusion["counts"], strict=True):
-        for mistaken_for, count in zip(confusion["classes"], row, strict=True):
+def _confused(confusion: _Confusion) -> Iterator[tuple[str, str, int, float]]:
+    for truth, row in zip(confusion.classes, confusion.counts, strict=True):
+        for mistaken_for, count in zip(confusion.classes, row, strict=True):
             if mistaken_for != truth and count:
-                yield str(truth), str(mistaken_for), int(count), count / sum(row)
+                yield truth, mistaken_for, count, count / sum(row)
+
+
+class _DetectionSettings(_Stored):
+    task: str
+    fine_tune: bool
+    class_agnostic: bool = False
+    epochs: NonNegativeInt
+    size: NonNegativeInt
+    seeds: NonNegativeInt
+
+
+class _DetectionData(_Stored):
+    name: str
+    samples: NonNegativeInt
+    objects: NonNegativeInt
+
+
+class _DetectionFigures(_Stored):
+    map: FiniteFloat
+    map_50: FiniteFloat = 0.0
+    map_75: FiniteFloat = 0.0
+    spread: NonNegativeFloat = 0.0
+
+
+class _DetectionResult(_Stored):
+    """A result in detection.json; `rows_of` and `caption` read these of its entries."""
+
+    settings: _DetectionSettings
+    train: _DetectionData
+    test: _DetectionData
+    untrained: dict[str, _DetectionFigures] = {}
+    pretrained: dict[str, _DetectionFigures] = {}
+
+
+class _DetectionFile(_Stored):
+    results: list[_DetectionResult] = []
 
 
 def _detection(run: Run) -> Section | None:
     """The results in RUN/detection.json, newest last."""
     stored = read_json(run.path / "detection.json")
-    results = stored.get("results") if isinstance(stored, dict) else None
+    if stored is None:
+        return None
     try:
-        rows = tuple((*row, caption(one)) for one in results or () for row in rows_of(one))
-    except (KeyError, TypeError, AttributeError, ValueError):
+        _DetectionFile.model_validate(stored)
+    except ValidationError:
         return Section("Detection", ("RUN/detection.json cannot be read; nearfar detect writes a new one.",))
+    rows = tuple((*row, caption(one)) for one in stored.get("results", ()) for row in rows_of(one))
     if not rows:
         return None
     sentence = "COCO's average precision in percent: over overlaps from 0.50 to 0.95, at 0.50, at 0.75."
@@ -194,7 +254,7 @@ def sections_of(run: Run) -> Iterator[Section]:
     for name, section in SECTIONS.items():
         try:
             content = section(run)
-        except (*UNAVAILABLE, LookupError, TypeError, AttributeError, ArithmeticError) as problem:
+        except UNAVAILABLE as problem:
             content = Section(name, (f"This section could not be made: {as_sentence(problem)}",))
         if content is not None:
             yield content

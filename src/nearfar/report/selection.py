@@ -25,6 +25,7 @@ from nearfar.core.schedules import Progress
 from nearfar.core.scores import Dense, Scores
 from nearfar.core.types import Batch, Context, Coverage
 from nearfar.data.stream import batch_of
+from nearfar.errors import as_sentence
 from nearfar.modalities import DataSet
 from nearfar.report.facts import (
     UNAVAILABLE,
@@ -36,7 +37,6 @@ from nearfar.report.facts import (
     Neighbour,
     Picture,
     Selected,
-    as_sentence,
 )
 from nearfar.report.pictures import Sample, data_uri, fitted, queries_of, within
 from nearfar.run.trained import Run
@@ -59,10 +59,10 @@ class ClassifiedCandidates:
 
 @torch.no_grad()
 def training_scores(method: Method, batch: Batch, progress: Progress) -> tuple[Scores, Context]:
-    """What the selection is asked in a training step on `batch`, for the first pair of views.
+    """What the selection decides in a training step on `batch`, for the first pair of views.
 
     The method runs as it does in training, batch statistics included, or the anchors would not be those that
-    the candidates in a queue or bank were embedded beside. Nothing of it changes.
+    the candidates in a queue or bank were embedded with. Nothing of it changes.
     """
     training = method.training
     method.train()

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from nearfar.core.randomness import order
 from nearfar.core.types import Batch
+from nearfar.errors import as_sentence
 from nearfar.evaluate.held_out import pointwise_nats
 from nearfar.evaluate.knn import ranked_classes
 from nearfar.modalities import DataSet
@@ -35,7 +36,6 @@ from nearfar.report.facts import (
     Strip,
     StripRow,
     ViewHistogram,
-    as_sentence,
 )
 from nearfar.report.pictures import Sample, atlas_of, data_uri, fitted, queries_of, within
 from nearfar.report.selection import selection_of, selects

@@ -88,7 +88,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def check(path: Path) -> str | None:
-    """Why `path` is no valid checkpoint; None if `load` would take it and its numbers are finite."""
+    """Why `path` is not a valid checkpoint; None if `load` would take it and its numbers are finite."""
     try:
         tensors, facts = _parsed(path)
     except _Damaged as damage:
@@ -145,7 +145,7 @@ class Loaded:
 def load_newest(folder: Path) -> Loaded | None:
     """The newest valid checkpoint of a folder, read once.
 
-    Whoever trains there may drop the one that is being looked at, after writing a newer one: then the folder
+    A training process may delete the checkpoint that is being read, after writing a newer one: then the folder
     is listed again.
     """
     while True:
@@ -280,7 +280,7 @@ def _expect_files(path: Path) -> None:
 
 
 def _manifest(path: Path) -> dict[str, Any]:
-    """What a sound manifest says of each file."""
+    """Digest and size of each file, of a valid manifest."""
     data = read_bytes(path / MANIFEST, MAX_MANIFEST_BYTES)
     try:
         manifest = json.loads(data)

@@ -1,4 +1,4 @@
-"""Checks of a checkpoint's facts and tensors: types and ranges, whoever wrote them.
+"""Checks of a checkpoint's facts and tensors: types and ranges, wherever they come from.
 
 The hashes of the manifest find damage. They do not show who wrote a folder: a mean of the wrong length, a
 step that is text, or weights that are integers would fail far from here, or never.

@@ -149,7 +149,9 @@ class RunFolder:
             yield
 
     def _check_free(self) -> None:
-        """Refuses a folder that holds files of others and is no run."""
+        """Refuses a folder that holds other files and is not a run."""
+        if self.path.is_file():
+            raise UserError(f"--out {self.path} is a file; choose a new or empty folder")
         if self.config.exists() or not self.path.is_dir():
             return
         names = sorted(path.name for path in self.path.iterdir() if not path.name.startswith("."))
@@ -179,7 +181,7 @@ class RunFolder:
 
     def settings(self) -> Settings:
         """The settings in config.yaml, checked."""
-        self.stored_settings()  # refuses what is no run's settings, and names the file
+        self.stored_settings()  # refuses other content, and names the file
         return _checked_settings(read_text(self.config, MAX_SETTINGS_BYTES))
 
     def write_settings(self, settings: Settings) -> None:

@@ -189,14 +189,14 @@ def _from_file(name: str, path: Path, spec: str) -> Teacher:
             problems.append(problem)
             continue
         net.load_state_dict({**net.state_dict(), **matches})
-        teacher = Teacher(net, _classifier(weights, int(net.dim)), name=spec, mean=MEAN, std=STD)  # type: ignore[arg-type]
+        teacher = Teacher(net, _classifier(weights, int(net.dim), spec), name=spec, mean=MEAN, std=STD)  # type: ignore[arg-type]
         teacher.size = LARGE if side == LARGE and problems else None
         teacher.modality = modality
         return teacher
     raise problems[0]
 
 
-def _classifier(weights: dict[str, Tensor], width: int) -> nn.Linear | None:
+def _classifier(weights: dict[str, Tensor], width: int, spec: str) -> nn.Linear | None:
     """The linear map from features to classes in a weights file, if there is exactly one."""
     matches = [
         name.removesuffix(".weight")
@@ -204,17 +204,23 @@ def _classifier(weights: dict[str, Tensor], width: int) -> nn.Linear | None:
         if name.endswith(".weight")
         and tensor.ndim == 2
         and tensor.shape[1] == width
+        and len(tensor)
         and name.rpartition(".")[0].split(".")[-1] in ("fc", "classifier", "head", "1", "linear")
     ]
     if len(matches) != 1:
         return None
     weight, bias = weights[f"{matches[0]}.weight"], weights.get(f"{matches[0]}.bias")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise UserError(
+            f"teacher was {spec}, whose {matches[0]}.weight is {[*weight.shape]} and {matches[0]}.bias "
+            f"{[*bias.shape]}; they do not belong together"
+        )
     table = nn.Linear(width, len(weight), bias=bias is not None)
     table.load_state_dict({"weight": weight} if bias is None else {"weight": weight, "bias": bias})
     return table
 
 
-# ------------------------------------------------------------------------------------------- beside a student
+# ----------------------------------------------------------------------------------- teacher of a student
 
 
 class Guide:

@@ -34,7 +34,7 @@ from nearfar.data import Columns, Limits, Located, locate
 from nearfar.data.lazy import check_all
 from nearfar.data.remote import is_url
 from nearfar.data.training import draw_labelled, open_on_all_ranks, split_holdout
-from nearfar.errors import UserError
+from nearfar.errors import UserError, as_sentence
 from nearfar.modalities import DataSet, Description, Modality
 from nearfar.modalities.base import MakeViews, PlainView
 from nearfar.modalities.dataset import ignored_files
@@ -346,7 +346,7 @@ class Run:
             return locate(self.settings.data, columns=columns_in(self.settings))
         except UserError as problem:
             raise UserError(
-                f"{problem} If {self.path} was trained on data from Python, give them again: "
+                f"{as_sentence(problem)} If {self.path} was trained on data from Python, give them again: "
                 f"nearfar.Run.open({str(self.path)!r}, data=…)."
             ) from None
 
@@ -497,8 +497,8 @@ def copies_of(method: Method, backbone: nn.Module) -> list[nn.Module]:
     """A backbone, and every module of the method's encoders that is like it: those of slow networks."""
     shapes = shapes_of(backbone.state_dict())
     inside = method.encoders.modules() if isinstance(method.encoders, nn.Module) else ()
-    alike = [m for m in inside if type(m) is type(backbone) and shapes_of(m.state_dict()) == shapes]
-    return list({id(module): module for module in (backbone, *alike)}.values())
+    copies = [m for m in inside if type(m) is type(backbone) and shapes_of(m.state_dict()) == shapes]
+    return list({id(module): module for module in (backbone, *copies)}.values())
 
 
 def trains_on_labels(method: Method) -> bool:

@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -45,11 +46,12 @@ def read_weights(path: Path, key: str = "init") -> dict[str, Tensor]:
     """The tensors of a file by name; code in a pickle is never run."""
     try:
         if path.suffix == ".safetensors":
-            return load_tensors(path)
-        check_zip(path)
-        check_memory(path, check_regular(path))
-        with open_regular_file(path) as file:
-            loaded = torch.load(file, map_location="cpu", weights_only=True)
+            loaded: Any = load_tensors(path)
+        else:
+            check_zip(path)
+            check_memory(path, check_regular(path))
+            with open_regular_file(path) as file:
+                loaded = torch.load(file, map_location="cpu", weights_only=True)
     except UserError:
         raise
     except OSError as problem:
@@ -64,7 +66,22 @@ def read_weights(path: Path, key: str = "init") -> dict[str, Tensor]:
             loaded = loaded[section]
     if not isinstance(loaded, Mapping) or not any(isinstance(t, Tensor) for t in loaded.values()):
         raise UserError(f"{key} was {path}, which holds no tensors by name")
-    return {str(name): tensor for name, tensor in loaded.items() if isinstance(tensor, Tensor)}
+    tensors = {str(name): tensor for name, tensor in loaded.items() if isinstance(tensor, Tensor)}
+    for name, tensor in tensors.items():
+        if not _is_plain(tensor):
+            raise UserError(
+                f"{key} was {path}, whose {name} is not a plain tensor with a value for each place"
+            )
+    return tensors
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor is dense, real and has its values in memory; one that repeats a value may have any size."""
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        return False
+    if tensor.is_quantized or tensor.is_complex():
+        return False
+    return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()
 
 
 def read_folder(folder: Path) -> dict[str, Tensor]:
@@ -96,7 +113,7 @@ def fitted(
             names = {name: theirs + name.removeprefix(ours) for name in shapes}
             candidates.append(({n: weights[t] for n, t in names.items() if t in weights}, names))
     matches, names = max(candidates, key=lambda candidate: len(candidate[0]))
-    # older files lack the batch counts, which nothing reads
+    # files of torch before 0.4.1 lack the batch counts, which nothing reads
     missing = [name for name in shapes if name not in matches and not name.endswith("num_batches_tracked")]
     if missing:
         raise UserError(

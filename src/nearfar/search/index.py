@@ -84,6 +84,10 @@ def label_names(images: DataSet) -> list[str | None]:
     return [None if label < 0 else names.get(label, str(label)) for label in images.labels.tolist()]
 
 
+def index_of(run: Run, images: DataSet) -> Index:
+    return Index(embedded(run, images), list(images.paths), label_names(images))
+
+
 def build_index(run: Run | str | Path, data: Any, out: str | Path) -> Index:
     """Writes the index folder `out` of the features of `data`; replaces an index that is there."""
     run = run if isinstance(run, Run) else Run.open(run)
@@ -91,7 +95,7 @@ def build_index(run: Run | str | Path, data: Any, out: str | Path) -> Index:
     recover_folder(out)
     _check_target(out)
     images = run.open_data(data)
-    index = Index(embedded(run, images), list(images.paths), label_names(images))
+    index = index_of(run, images)
     facts = {
         "data": images.name,
         "fingerprint": images.fingerprint,
@@ -173,6 +177,5 @@ def search(run: Run | str | Path, data: Any, query: Any, top: int = 10) -> list[
     if is_index(data):
         index = open_index(data, run)
     else:
-        images = run.open_data(data)
-        index = Index(embedded(run, images), list(images.paths), label_names(images))
+        index = index_of(run, run.open_data(data))
     return list(zip(queries.paths, index.search(run.embed(queries).numpy(), top), strict=True))

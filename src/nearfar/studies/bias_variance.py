@@ -6,7 +6,7 @@ marginal (NCE) and from the most similar half and tenth of it (CNCE by Ball); me
 over many draws. The paper's App. C varies k in training and reports accuracy; its claim about the estimate is
 Thm 3.2.
 
-Both conditions are measured beside it, anchor by anchor: that the least similar of S_B reaches c(u) (Thm 3.1;
+Both conditions are measured too, anchor by anchor: that the least similar of S_B reaches c(u) (Thm 3.1;
 for the true log-ratio c(u) = 1), and that Z varies no more over S_B than over its complement (Thm 3.2).
 
 Command: nearfar study bias-variance     Cost: about a minute on one core.
@@ -25,6 +25,7 @@ from nearfar.errors import UserError
 from nearfar.parts.bounds.infonce import log_share
 from nearfar.parts.selections import Ball
 from nearfar.studies.frame import REFERENCE, StudyResult, StudyRow, StudyTable, Workspace, study
+from nearfar.studies.gaussians import correlation_of
 
 SIZES = (16, 32, 64, 128, 256, 512, 1024)
 CUTS = (0.0, 0.5, 0.9)  # share of the marginal that is dropped, the least similar
@@ -41,9 +42,14 @@ def log_ratio(
     return 0.5 * (conditional + (v**2).sum(dim=2))
 
 
-def correlation_of(nats: float) -> float:
-    """I = -(d/2) log(1 - rho^2), solved for rho."""
-    return math.sqrt(1 - math.exp(-2 * nats / DIM))
+def draw_anchors(
+    nats: float, anchors: int, generator: torch.Generator
+) -> tuple[Float[Tensor, "anchor dim"], Float[Tensor, "anchor 1"], float]:
+    """Anchors, the log ratio of each with its positive, and the correlation."""
+    rho = correlation_of(nats, DIM)
+    u = torch.randn(anchors, DIM, generator=generator)
+    v = rho * u + math.sqrt(1 - rho**2) * torch.randn(anchors, DIM, generator=generator)
+    return u, log_ratio(u, v[:, None, :], rho), rho
 
 
 def estimates(
@@ -51,10 +57,7 @@ def estimates(
 ) -> tuple[Float[np.ndarray, "anchor draw"], Float[np.ndarray, "anchor"]]:
     """Z of Wu et al. 2021, Thm 3.2 by anchor and draw of k - 1 negatives; and f(u, v) - I of its positive."""
     generator = torch.Generator().manual_seed(seed)
-    rho = correlation_of(nats)
-    u = torch.randn(anchors, DIM, generator=generator)
-    v = rho * u + math.sqrt(1 - rho**2) * torch.randn(anchors, DIM, generator=generator)
-    positive = log_ratio(u, v[:, None, :], rho)
+    u, positive, rho = draw_anchors(nats, anchors, generator)
     pool = round((k - 1) / (1 - cut))  # k - 1 remain after the cut
     values = []
     for rows in torch.arange(anchors).repeat_interleave(draws).split(max(1, CHUNK // (pool * DIM))):
@@ -96,10 +99,7 @@ CONDITION_SIZE = 64  # k of the conditions
 def conditions(cut: float, nats: float, anchors: int, draws: int, seed: int) -> dict[str, float]:
     """The shares of anchors for which S_B, the most similar 1 - cut of the marginal, meets each condition."""
     generator = torch.Generator().manual_seed(seed)
-    rho = correlation_of(nats)
-    u = torch.randn(anchors, DIM, generator=generator)
-    v = rho * u + math.sqrt(1 - rho**2) * torch.randn(anchors, DIM, generator=generator)
-    positive = log_ratio(u, v[:, None, :], rho)
+    u, positive, rho = draw_anchors(nats, anchors, generator)
     outside = round(cut * POOL)
     ranked = torch.cat(
         [

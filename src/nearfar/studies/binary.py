@@ -191,7 +191,7 @@ def highest_excess(p: float, negatives: NegativeSource) -> float:
 
 
 def _figure_two(p: float) -> list[StudyTable]:
-    """Bias and variance against m = n, CPC beside ML-CPC at the smallest proven alpha."""
+    """Bias and variance against m = n, of CPC and of ML-CPC at the smallest proven alpha."""
     tables = []
     for quantity, claim in CLAIMS.items():
         rows, lines = [], {}

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from nearfar.core.statistics import mean_difference
+from nearfar.errors import check_whole
 from nearfar.studies.frame import (
     REFERENCE,
     STUDIES,
@@ -26,6 +27,7 @@ from nearfar.studies.frame import (
     mean_row,
 )
 from nearfar.studies.images import ImageSetup, RunMeasure, StudyArm, compute_arm
+from nearfar.sweeps.engine import Cell, Compute
 
 MEASURES = {"knn": "kNN top-1 in percent", "linear": "linear top-1 in percent"}
 UNTRAINED = "untrained"
@@ -143,6 +145,22 @@ def make_result(figures: Figures, *comparisons: Comparison) -> StudyResult:
     tables = [make_table(figures, one, measure) for one in comparisons for measure in one.measures]
     remarks = [text for one in comparisons for text in (*make_verdicts(figures, one), *one.remarks)]
     return StudyResult(tuple(tables), tuple(remarks))
+
+
+def compare_cells(
+    workspace: Workspace,
+    comparison: Comparison,
+    seeds: range,
+    identity: Mapping[str, Any],
+    compute: Compute,
+    jobs: int,
+) -> StudyResult:
+    """The result of arms that are no trainings on images: `compute` gives the values of a cell with the identity and
+    its `arm` and `seed`."""
+    check_whole("seeds", len(seeds), 1)
+    cell_of = lambda arm, seed: Cell(f"{arm},seed={seed}", {"arm": arm, "seed": seed, **identity})
+    figures = workspace.run_arms(list(comparison.arms), seeds, cell_of, compute, jobs)
+    return make_result(figures, comparison)
 
 
 Finish = Callable[[StudyResult, Figures, Comparison], StudyResult]

@@ -28,7 +28,7 @@ from nearfar.modalities import Images
 from nearfar.parts.encoders import check_backbone
 from nearfar.run.trained import Run
 from nearfar.studies.comparison import verdict
-from nearfar.studies.frame import StudyResult, StudyTable, Workspace, mean_row, study
+from nearfar.studies.frame import StudyResult, StudyTable, Workspace, mean_row, read_numbers, study
 from nearfar.studies.images import ONE_CORE, ImageSetup, image_sets, labels_of
 from nearfar.sweeps.engine import Cell, CellStore
 from nearfar.system.hardware import one_thread
@@ -60,6 +60,7 @@ PRINTED: Objectives = {
     "J_1": ("ml-cpc", 1.0),
     "J_0.05": ("ml-cpc", 0.05),
 }
+ALPHAS = "printed, or numbers above 0 such as 0.01,0.1,1"
 COMPARED = (("L_0.1", "CRD"), ("J_0.05", "CRD"), ("L_0.1", "L_1"), ("J_0.05", "J_1"), ("CRD + KD", "KD"))
 
 # top-1 shares by pair and objective, one for each seed
@@ -127,20 +128,10 @@ def objectives(alphas: str = "printed") -> Objectives:
     if alphas == "printed":
         contrasts |= PRINTED
     else:
-        for alpha in read_alphas(alphas):
+        for alpha in read_numbers(alphas, "alphas", ALPHAS, lambda values: min(values) > 0):
             contrasts |= {f"L_{alpha:g}": ("infonce", alpha), f"J_{alpha:g}": ("ml-cpc", alpha)}
     with_kd = {f"{name} + KD": (f"{objective}+kd", alpha) for name, (objective, alpha) in contrasts.items()}
     return {"KD": ("kd", None), **contrasts, **with_kd}
-
-
-def read_alphas(alphas: str) -> list[float]:
-    try:
-        values = [float(alpha) for alpha in alphas.split(",")]
-    except ValueError:
-        values = []
-    if not values or min(values) <= 0:
-        raise UserError(f"alphas was {alphas!r}; expected printed, or numbers above 0 such as 0.01,0.1,1")
-    return values
 
 
 def _read_pair(text: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nearfar.studies.frame import REFERENCE, StudyResult, StudyRow, StudyTable
+from nearfar.studies.frame import DOTS, REFERENCE, StudyResult, StudyRow, StudyTable
 from nearfar.sweeps.pictures import COLOURS, panels
 
 REFERENCE_COLOUR = "#1c1c1c"
@@ -69,11 +69,15 @@ def _draw_lines(axis: Axes, table: StudyTable) -> None:
         if papers:
             axis.plot(*zip(*papers, strict=True), "s--", alpha=0.5, label=f"{name} (paper)".lstrip(), **look)
     for place, (name, line) in enumerate(table.lines.items(), len(series)):
-        axis.plot(*line, color=COLOURS[place % len(COLOURS)], linewidth=1.1, label=name)
+        if name == DOTS:
+            axis.scatter(*line, s=2, c=[COLOURS[dot % 2] for dot in range(len(line[0]))], linewidths=0)
+        else:
+            axis.plot(*line, color=COLOURS[place % len(COLOURS)], linewidth=1.1, label=name)
     for row in table.rows:
         if row.series == REFERENCE and isinstance(row.ours, (int, float)):
             axis.axhline(row.ours, color=REFERENCE_COLOUR, linewidth=1.0, linestyle=DASHES, label=row.label)
     axis.set_xlabel(table.x_label)
     for letter in table.log:
         axis.set(**{f"{letter}scale": "log"})
-    axis.legend(frameon=False, fontsize=7)
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(frameon=False, fontsize=7)

@@ -8,7 +8,7 @@
                                                        Agrawal et al. 2022); 25 minutes
 
 `family` trains each recipe, every selection on each that has negatives, and MoCo under ML-CPC with the
-curricula of alpha of Song & Ermon 2020 (sec. 5.3), beside raw pixels, an untrained network and labels.
+curricula of alpha of Song & Ermon 2020 (sec. 5.3), compared with raw pixels, an untrained network and labels.
 Selections and curricula are compared with their base, seed by seed.
 
 The paper column holds what papers report of the same method on CIFAR-10 (linear top-1). They train a

@@ -1,4 +1,4 @@
-"""What a study is: an experiment of a paper, run again, with its figures beside the paper's.
+"""What a study is: an experiment of a paper, run again, its figures compared with the paper's.
 
     @study("binary", "what it shows, in a line")
     def run(workspace: Workspace, p: float = 0.5) -> StudyResult: ...
@@ -13,19 +13,17 @@ import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from nearfar.config.schema import unknown
 from nearfar.core.statistics import mean_and_spread
 from nearfar.core.tables import plus_minus, text_table
+from nearfar.errors import UserError
 from nearfar.sweeps.engine import Cell, CellStore, Compute, run_cells
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TableValue = float | str | None  # a number, a claim in words, or nothing
 Values = Mapping[str, Any]  # of a cell, as JSON
-Chosen = TypeVar("Chosen")
+Option = TypeVar("Option")
 ArmKey = TypeVar("ArmKey", bound=Hashable)
 StudyFunction = TypeVar("StudyFunction", bound=Callable[..., Any])
 
@@ -46,6 +44,7 @@ class StudyRow:
 
 
 REFERENCE = "reference"
+DOTS = "dots"  # a line of a table that is drawn as dots, alternately in two colours
 
 
 def mean_row(
@@ -126,13 +125,26 @@ class StudyResult:
         }
 
 
-def choose(words: str, allowed: Mapping[str, Chosen], kind: str) -> dict[str, Chosen]:
+def choose(words: str, allowed: Mapping[str, Option], kind: str) -> dict[str, Option]:
     """Those that a list such as `ring,curricula` names, or `all`."""
     names = list(allowed) if words == "all" else [word.strip() for word in words.split(",")]
     for name in names:
         if name not in allowed:
             raise unknown(name, allowed, kind)
     return {name: allowed[name] for name in names}
+
+
+def read_numbers(
+    words: str, name: str, expected: str, is_valid: Callable[[list[float]], bool]
+) -> list[float]:
+    """The numbers of a list such as `0.1,1`."""
+    try:
+        values = [float(word) for word in words.split(",")]
+    except ValueError:
+        values = []
+    if not values or not is_valid(values):
+        raise UserError(f"{name} was {words!r}; expected {expected}")
+    return values
 
 
 @dataclass
@@ -212,25 +224,22 @@ class FunctionCell:
 
 @dataclass(frozen=True)
 class Study:
-    """`schema`: the callable with the options, if not `run`. `draw`: the figure, if not the usual one."""
+    """`schema`: the callable with the options, if not `run`."""
 
     name: str
     about: str
     run: Callable[..., StudyResult]
     schema: Callable[..., Any] | None = None
-    draw: "Callable[[StudyResult], Figure] | None" = None
 
 
 STUDIES: dict[str, Study] = {}  # by name, in the order of import
 
 
-def study(
-    name: str, about: str, *, draw: "Callable[[StudyResult], Figure] | None" = None
-) -> Callable[[StudyFunction], StudyFunction]:
+def study(name: str, about: str) -> Callable[[StudyFunction], StudyFunction]:
     """Lists a function of a workspace and options as a study."""
 
     def register(run: StudyFunction) -> StudyFunction:
-        STUDIES[name] = Study(name, about, run, draw=draw)
+        STUDIES[name] = Study(name, about, run)
         return run
 
     return register

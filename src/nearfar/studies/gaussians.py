@@ -3,7 +3,7 @@
 A critic learns from fresh batches of 128 pairs while the information rises by 2 nats every 4,000 steps;
 negatives are the other pairs of the batch. The value of a level is the mean over the second half of its
 steps, each batch scored before the critic learns from it; the standard deviation over the same steps stands
-beside, since the paper claims a trade: a smaller alpha reduces bias and adds variance. With negatives from
+too, since the paper claims a trade: a smaller alpha reduces bias and adds variance. With negatives from
 the batch nothing is proven of ML-CPC, and alpha-CPC does exceed the truth.
 
 The arm `proven` shows how far a proof reaches: 256 anchors, each with 1,023 negatives of its own, alpha the
@@ -11,7 +11,7 @@ smallest of Song & Ermon 2020, Cor. 2, the critic frozen before the samples that
 negatives as anchors would be too few at 10 nats, even for the true log ratio as critic (docs/results/bounds.md).
 
 Command: nearfar study gaussians arms=separable,proven     Cost: about 25 minutes of one core.
-         nearfar study gaussians                           Cost: 6 hours more, for ten joint arms of 20,000 steps; steps=400 is a tenth.
+         nearfar study gaussians                           Cost: half an hour more for each of ten joint arms; `bounds` names some; steps=400 is a tenth.
 """
 
 import math
@@ -70,16 +70,16 @@ PAPER: dict[str, tuple[TableValue, ...]] = {  # joint critic
 NO_VALUES: tuple[TableValue, ...] = (None,) * len(LEVELS)
 
 
-def correlation_of(nats: float) -> float:
+def correlation_of(nats: float, dim: int) -> float:
     """I = -(d/2) log(1 - rho^2), solved for rho."""
-    return math.sqrt(-math.expm1(-2 * nats / DIM))
+    return math.sqrt(-math.expm1(-2 * nats / dim))
 
 
 def pairs(
     count: int, nats: float, generator: torch.Generator
 ) -> tuple[Float[Tensor, "pair dim"], Float[Tensor, "pair dim"]]:
     """Fresh x and y, each dimension of which is a pair of unit Gaussians; together they share `nats`."""
-    rho = correlation_of(nats)
+    rho = correlation_of(nats, DIM)
     x = torch.randn(count, DIM, generator=generator)
     return x, rho * x + math.sqrt(1 - rho * rho) * torch.randn(count, DIM, generator=generator)
 
@@ -199,6 +199,7 @@ def claim(anchors: int, negatives: int) -> Certificate:
 def run(
     workspace: Workspace,
     arms: str = "joint,separable,proven",
+    bounds: str = "all",
     seed: int = 0,
     steps: int = 4000,
     batch_size: int = 128,
@@ -206,12 +207,12 @@ def run(
     negatives: int = 1023,
     batches: int = 200,
 ) -> StudyResult:
-    """`arms`: which to compute. The last three options are those of `proven`; `negatives` are those of one
+    """`arms`: which to compute; `bounds`: with which, of `joint` and `separable`. The last three options are those of `proven`; `negatives` are those of one
     anchor.
 
     The learning rate of `proven` falls to zero within each level, so half the steps are enough for it.
     """
-    kinds = choose(arms, dict.fromkeys(KINDS), "arms")
+    kinds, chosen_bounds = choose(arms, dict.fromkeys(KINDS), "arms"), choose(bounds, BOUNDS, "bounds")
     if steps < 2 or min(batch_size, anchors, batches) < 2 or negatives < anchors - 1:
         raise UserError(
             f"steps was {steps}, batch_size {batch_size}, anchors {anchors}, negatives {negatives} and "
@@ -222,10 +223,10 @@ def run(
         if critic in kinds:
             shared = {"critic": critic, "steps": steps, "batch_size": batch_size, "seed": seed}
             options: dict[str, dict[str, Any]] = {
-                f"{critic} critic, {bound}": {"bound": bound, **shared} for bound in BOUNDS
+                f"{critic} critic, {bound}": {"bound": bound, **shared} for bound in chosen_bounds
             }
             values = workspace.call(staircase, options).values()
-            by_bound = dict(zip(BOUNDS, values, strict=True))
+            by_bound = dict(zip(chosen_bounds, values, strict=True))
             tables += [staircase_table(critic, by_bound, batch_size), spread_table(critic, by_bound)]
     if "proven" in kinds:
         sizes = {
@@ -264,13 +265,13 @@ def spread_table(critic: str, by_bound: Mapping[str, Mapping[str, Any]]) -> Stud
     """The deviation over the steps of a level, and whether it rises with every smaller alpha."""
     rows = []
     for family in FAMILIES:
-        names = [name_of(family, alpha) for alpha in ALPHAS]
+        names = [name for alpha in ALPHAS if (name := name_of(family, alpha)) in by_bound]
         rows += [
             StudyRow(f"{name}, I = {nats}", None, sd, None, nats, name)
             for name in names
             for nats, sd in zip(LEVELS, by_bound[name]["sd"], strict=True)
         ]
-        for place, nats in enumerate(LEVELS):
+        for place, nats in enumerate(LEVELS if len(names) > 1 else ()):
             deviations = [by_bound[name]["sd"][place] for name in names]
             rises = all(a < b for a, b in pairwise(deviations))
             text = f"{'yes' if rises else 'no'}: {', '.join(f'{sd:.3f}' for sd in deviations)}"

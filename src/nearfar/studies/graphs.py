@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from nearfar.data import open_data
-from nearfar.errors import UserError, check_whole
+from nearfar.errors import UserError
 from nearfar.modalities.graph.scores import (
     label_counts,
     network_features,
@@ -36,7 +36,7 @@ from nearfar.modalities.graph.scores import (
     wl_kernel,
 )
 from nearfar.parts.encoders import GraphNetwork
-from nearfar.studies.comparison import Claim, Comparison, PaperColumn, make_result
+from nearfar.studies.comparison import Claim, Comparison, PaperColumn, compare_cells
 from nearfar.studies.frame import StudyResult, Values, Workspace, study
 from nearfar.sweeps.engine import Cell
 from nearfar.train.pretrain import pretrain
@@ -75,7 +75,7 @@ def run(
         {"top1": "accuracy in percent"},
         baselines=(),
     )
-    return _compare(workspace, comparison, seeds, identity, compute, jobs)
+    return compare_cells(workspace, comparison, range(seeds), identity, compute, jobs)
 
 
 @study("nodes", "Veličković et al. 2019 and Zhu et al. 2020: nodes without labels, logistic regression")
@@ -99,22 +99,7 @@ def run_nodes(
         measures={"top1": "accuracy of nodes in percent"},
         baselines=(),
     )
-    return _compare(workspace, comparison, seeds, identity, compute_nodes, jobs)
-
-
-def _compare(
-    workspace: Workspace,
-    comparison: Comparison,
-    seeds: int,
-    identity: Mapping[str, Any],
-    function: Callable[[Cell, Path], Values],
-    jobs: int,
-) -> StudyResult:
-    """Computes every arm under every seed; the identity of a cell is that of the data and its arm."""
-    check_whole("seeds", seeds, 1)
-    cell_of = lambda arm, seed: Cell(f"{arm},seed={seed}", {"arm": arm, "seed": seed, **identity})
-    figures = workspace.run_arms(list(comparison.arms), range(seeds), cell_of, function, jobs)
-    return make_result(figures, comparison)
+    return compare_cells(workspace, comparison, range(seeds), identity, compute_nodes, jobs)
 
 
 def compute_nodes(cell: Cell, folder: Path) -> Values:

@@ -1,4 +1,4 @@
-"""Trainings on images that studies share: a recipe on a small budget, evaluated, baselines beside.
+"""Trainings on images that studies share: a recipe on a small budget, evaluated together with baselines.
 
 The fields of `ImageSetup` are options of each such study. Any other key=value is a setting of every recipe it
 trains (lr=1e-3, views.rotate=0.5), unless the study itself varies it.
@@ -20,24 +20,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Int64
-from torch import Tensor, nn
+from torch import Tensor
 
 from nearfar.config.recipes import RECIPES
-from nearfar.config.resolving import ALIASES, all_keys, resolve
+from nearfar.config.resolving import all_keys, resolve
 from nearfar.config.schema import settable, unknown
+from nearfar.config.sections import ALIASES
 from nearfar.config.settings import Settings
-from nearfar.core.layout import keep_contiguous
-from nearfar.core.schedules import Progress, cosine
-from nearfar.data import Stream, open_data
+from nearfar.data import open_data
 from nearfar.errors import UserError, check_whole
 from nearfar.evaluate import LabelledFeatures, features, scores
 from nearfar.evaluate.matching import match_labels
 from nearfar.modalities import Images
 from nearfar.modalities.image import ImageDescription
 from nearfar.modalities.image.show import pixels_features
-from nearfar.modalities.image.views import Views, pipelines
 from nearfar.parts.encoders import parameters_of
 from nearfar.run.trained import Run, fresh_method
 from nearfar.sweeps.engine import Cell
@@ -49,7 +46,8 @@ CIFAR = "cifar10:data"
 BACKBONE = "resnet8-w16"
 VALIDATION_SHARE = 0.2  # of the training images, evaluated with on=validation
 ONE_CORE = {"precision": "fp32", "workers": 1}
-BASELINES = ("pixels", "untrained", "supervised")
+NOT_TRAINED = ("pixels", "untrained")
+BASELINES = (*NOT_TRAINED, "supervised")  # with their own settings, whatever a command changes
 MINIMUM = {"images": 2, "epochs": 1, "size": 8, "batch": 2, "seeds": 1, "jobs": 1}
 FIXED = {  # settings that a study does not take, and its own word for them
     "recipe": "the study chooses its recipes",
@@ -138,8 +136,8 @@ class ImageSetup:
         }
         if "held_out" in arm.budget:
             identity["held_out"] = arm.budget["held_out"]
-        if arm.recipe not in BASELINES:
-            changes = setup.all_changes(arm.changes)
+        if arm.recipe not in NOT_TRAINED:
+            changes = {} if arm.recipe in BASELINES else setup.all_changes(arm.changes)
             resolve(arm.recipe, self.data, changes, {"epochs": setup.epochs, "backbone": setup.backbone})
             identity |= {"declared": RECIPES[arm.recipe].settings(setup.epochs), "changes": changes}
         return Cell(f"{name},seed={seed}", identity)
@@ -162,13 +160,13 @@ class ImageSetup:
         probe_every: float = 0.0,
         held_out: float = 0.0,
     ) -> Settings:
-        own = {
+        of_setup = {
             "epochs": self.epochs,
             "batch_size": self.batch,
             "image_size": self.size,
             "backbone": self.backbone,
         }
-        fixed = {**own, **ONE_CORE, "seed": seed, "probe_every": probe_every, "held_out": held_out}
+        fixed = {**of_setup, **ONE_CORE, "seed": seed, "probe_every": probe_every, "held_out": held_out}
         return resolve(recipe, self.data, changes, fixed)
 
 
@@ -236,7 +234,7 @@ def compute_arm(
     identity = cell.identity
     setup = setup.with_budget(identity)
     with one_thread():
-        if identity["recipe"] not in BASELINES:
+        if identity["recipe"] not in NOT_TRAINED:
             return _trained(identity, setup, folder, measure)
         settings = setup.settings("simclr", identity["seed"], {})
         train, _ = image_sets(setup)
@@ -247,10 +245,8 @@ def compute_arm(
             accuracies = _accuracies(lambda images: pixels_features(images, plain_view, workers=1), setup)
             return {**accuracies, **_cost(0)}
         net = fresh_method(settings, description).encoders.backbone()
-        supervised = identity["recipe"] == "supervised"
-        rate = _train_supervised(net, setup, identity["seed"], description) if supervised else 0.0
         accuracies = _accuracies(lambda images: features(net, images, plain_view, workers=1), setup)
-        return {**accuracies, **_cost(parameters_of(net), rate, setup.images_trained_on)}
+        return {**accuracies, **_cost(parameters_of(net))}
 
 
 def _trained(
@@ -300,30 +296,3 @@ def _course(run: Run, watch: list[str]) -> dict[str, Any]:
     course = {key: [row.get(key) for row in train_rows] for key in ("epoch", *watch)}
     probes = [(row["epoch"], row["knn_top1"]) for row in rows if row["kind"] == "probe"]
     return {"warnings": warnings, "course": course, "probes": probes}
-
-
-def _train_supervised(net: nn.Module, setup: ImageSetup, seed: int, description: ImageDescription) -> float:
-    """Trains the backbone on labels with the same budget; returns images per core second."""
-    train, _ = image_sets(setup)
-    labels = labels_of(train)
-    # no colour augmentation: with labels, it only costs accuracy
-    view = pipelines("simclr", setup.size, {"jitter": 0.0, "greyscale": 0.0, "blur": 0.0})[0]
-    views = Views([view], description.size, description.mean, description.std)
-    stream = Stream(train, views, setup.batch, seed, workers=1)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        head = nn.Linear(int(net.dim), int(labels.max()) + 1)  # type: ignore[arg-type]
-    optimiser = torch.optim.AdamW([*net.parameters(), *head.parameters()], weight_decay=1e-4)
-    rate = cosine(2e-3, 0.0, warmup=min(1.0, setup.epochs / 2))
-    steps = setup.epochs * stream.steps_per_epoch
-    keep_contiguous(net)  # views are channels-last
-    started = time.process_time()
-    net.train()
-    for step, batch in enumerate(stream.batches(0, steps)):
-        optimiser.param_groups[0]["lr"] = rate(Progress(step, steps, stream.steps_per_epoch))
-        loss = F.cross_entropy(head(net(batch.views[0])), labels[batch.index])
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    net.eval()
-    return setup.images_trained_on / (time.process_time() - started)

@@ -17,19 +17,18 @@ Command: nearfar study infomin data=cifar10:ROOT     Cost: about 18 minutes of o
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from nearfar.core.scores import streamed_scores
 from nearfar.core.statistics import mean_difference
 from nearfar.errors import UserError
-from nearfar.evaluate import LabelledFeatures, scores
+from nearfar.evaluate import LabelledFeatures, features, scores
 from nearfar.modalities import Images
 from nearfar.parts.bounds import InfoNCE
 from nearfar.parts.negatives import InBatch
@@ -106,24 +105,17 @@ def information_measures(run: Run, test: Images) -> dict[str, Any]:
 def label_information(run: Run, test: Images) -> dict[str, float]:
     """Lower bounds in nats on what features of one view, and of the plain image, say about the label."""
     train, encoder, views, plain_view = run.open_data(), run.encoder(), run.views(), run.plain_view()
-    pipelines = {"label_nats": lambda *arguments: views(*arguments)[:1], "plain_nats": plain_view}
+    view = lambda loaded, seed, epoch, rows: views(loaded, VIEW_SEED, 0, rows)[:1]
     nats = {}
-    for name, pipeline in pipelines.items():
+    for name, shown in (("label_nats", view), ("plain_nats", plain_view)):
         fit, held_out = (
-            LabelledFeatures(_features(encoder, pipeline, images, run.device), labels_of(images))
+            LabelledFeatures(
+                features(encoder, images, shown, device=run.device, workers=1), labels_of(images)
+            )
             for images in (train, test)
         )
         nats[name] = scores(fit, held_out, ["information"], unseen=True)["information"]["nats"]
     return nats
-
-
-@torch.no_grad()
-def _features(encoder: nn.Module, pipeline: Any, images: Images, device: torch.device) -> Tensor:
-    """The encoder's features of one view of each image, drawn as in training."""
-    batches = np.array_split(np.arange(len(images)), -(-len(images) // 512))
-    encoder = encoder.to(device).eval()
-    views = (pipeline(images.load(rows), VIEW_SEED, 0, rows)[0] for rows in batches)
-    return torch.cat([encoder(view.to(device)).cpu() for view in views])
 
 
 def strength_name(strength: float) -> str:
@@ -133,8 +125,7 @@ def strength_name(strength: float) -> str:
 def add_information(result: StudyResult, figures: Figures, comparison: Comparison) -> StudyResult:
     """Adds the tables in nats, and says whether accuracy over strength is an inverted U."""
     tables = [_nats_table(figures, measure) for measure in NATS]
-    accuracies = [_with_best(table) for table in result.tables]
-    return StudyResult((*tables, *accuracies), _remarks(figures, tables, accuracies))
+    return StudyResult((*tables, *result.tables), _remarks(figures, tables, result.tables[1]))
 
 
 def _nats_table(figures: Figures, measure: str) -> StudyTable:
@@ -152,26 +143,10 @@ def _nats_table(figures: Figures, measure: str) -> StudyTable:
     return StudyTable(NATS[measure], tuple(rows), source, x_label="strength (1: SimCLR's own)")
 
 
-def _with_best(table: StudyTable) -> StudyTable:
-    """The table with its best strength, and the ends against it."""
-    means = [float(row.ours or 0.0) for row in table.rows]
-    best = int(np.argmax(means))
-    ends = ", ".join(f"{means[at] - means[best]:+.1f} at {STRENGTHS[at]:g}" for at in (0, -1))
-    rows = (
-        StudyRow("best strength", "neither end", f"{STRENGTHS[best]:g}"),
-        StudyRow("the ends against the best, points", "both below", ends),
+def _remarks(figures: Figures, tables: Sequence[StudyTable], linear: StudyTable) -> tuple[str, ...]:
+    means, nats, label_nats, plain_nats = (
+        [float(row.ours or 0.0) for row in table.rows if row.x is not None] for table in (linear, *tables)
     )
-    return replace(table, rows=(*table.rows, *rows), source=SOURCE)
-
-
-def _remarks(
-    figures: Figures, tables: Sequence[StudyTable], accuracies: Sequence[StudyTable]
-) -> tuple[str, ...]:
-    linear = [row for row in accuracies[1].rows if row.x is not None]
-    nats, label_nats, plain_nats = (
-        [float(row.ours or 0.0) for row in t.rows if row.x is not None] for t in tables
-    )
-    means = [float(row.ours or 0.0) for row in linear]
     best = int(np.argmax(means))
     names = [strength_name(STRENGTHS[at]) for at in (best, 0, -1)]
     ends = [mean_difference(paired(figures, names[0], end, "linear")).verdict for end in names[1:]]
@@ -191,7 +166,6 @@ def _remarks(
         f"at that strength a view says at least {label_nats[best]:.2f} nats about the label and the whole "
         f"image {plain_nats[best]:.2f}: strong "
         "views do not keep all that the task needs, which the principle requires.",
-        "Sáez Maldonado 2021 states the principle and gives no figures; its words stand in the paper column.",
         "evaluation shows whole images, so small crops lose accuracy by their scale too, not only by what "
         "views share.",
     ]

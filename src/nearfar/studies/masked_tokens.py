@@ -1,4 +1,4 @@
-"""Is the objective of a masked language model a bound on information? (Wu et al. 2020, sec. 5.1, Eq. 14.)
+"""Is the objective of a masked language model a bound on information? (Wu et al. 2020, sec. 5.1.)
 
 A chain of symbols whose information is known: a symbol is repeated with probability `repeat`, otherwise drawn
 by its frequency. Frequencies are equal, or fall as 1 / rank. Every arm trains `mlm` on one text and predicts
@@ -8,8 +8,9 @@ the hidden symbols of another. Three figures for each, in nats:
     objective    log V - E[-log q(w | x)], q the model's: InfoNCE over the vocabulary, each symbol once
     corrected    H(w) - E[-log q(w | x)], the Barber-Agakov bound
 
-The paper: because every symbol is a negative equally often, the objective is no bound where frequencies
-differ. It exceeds the corrected figure by log V - H(w), for every model.
+The paper: because every symbol is a negative equally often, InfoNCE does not cover the objective where
+frequencies differ, and VINCE does. The latter needs weights, which the objective has not: it exceeds the
+corrected figure by log V - H(w), for every model.
 
 Command: nearfar study masked-tokens      Cost: about 6 minutes of one core.
 """

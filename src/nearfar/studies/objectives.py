@@ -121,7 +121,7 @@ CURRICULA_SOURCE = "Song & Ermon 2020, Table 3a: CIFAR-10, MoCo-v2 with ResNet-5
 
 
 def epochs_for(paper_epochs: int, epochs: int) -> int:
-    """Epochs here for so many of the paper, where its 200 are `epochs`."""
+    """Epochs here for a number of the paper's, where its 200 are `epochs`."""
     return max(1, round(epochs * paper_epochs / LENGTHS[0]))
 
 

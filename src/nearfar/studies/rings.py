@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from nearfar.config.recipes import RECIPES
-from nearfar.errors import UserError
 from nearfar.parts.selections.ranks import places
 from nearfar.studies.comparison import Claim, Comparison, Figures, PaperColumn, comparison_study
-from nearfar.studies.frame import StudyResult, StudyTable, TableValue, mean_row
+from nearfar.studies.frame import StudyResult, StudyTable, TableValue, mean_row, read_numbers
 from nearfar.studies.images import ImageSetup, StudyArm
 
 BASES = {"instdisc": "IR", "moco": "MoCo", "cmc": "CMC", "simclr": "SimCLR"}
@@ -115,16 +114,9 @@ def threshold_name(percent: int, begin: float) -> str:
 
 
 def read_moments(begin: str) -> list[float]:
-    try:
-        moments = [float(share) for share in begin.split(",")]
-    except ValueError:
-        moments = []
-    if not moments or sorted(set(moments)) != moments or not all(0 <= share < 1 for share in moments):
-        raise UserError(
-            f"begin was {begin!r}; expected rising shares of the run, from 0 on and below 1, such as "
-            "0,0.25,0.5"
-        )
-    return moments
+    expected = "rising shares of the run, from 0 on and below 1, such as 0,0.25,0.5"
+    rising = lambda shares: sorted(set(shares)) == shares and all(0 <= share < 1 for share in shares)
+    return read_numbers(begin, "begin", expected, rising)
 
 
 @comparison_study(
@@ -134,7 +126,7 @@ def thresholds(setup: ImageSetup, begin: str = "0,0.25,0.5") -> Comparison:
     """Instance discrimination with everyone up to a moment (`begin`), then only the most similar.
 
     The paper continues from checkpoints of one base run at epochs 0, 50 and 100 of 200. An edge that jumps at
-    that moment is the same computation, since a ring of everyone is no ring.
+    that moment is the same computation, since a ring of everyone drops no candidate.
     """
     moments = read_moments(begin)
     arms, paper = {ALL_CANDIDATES: StudyArm("instdisc")}, dict[str, TableValue]()
@@ -162,7 +154,7 @@ def thresholds(setup: ImageSetup, begin: str = "0,0.25,0.5") -> Comparison:
 # ----------------------------------------------------------------------------------- number of negatives
 
 NUMBERS = (16, 32, 64, 128, 256, 512, 1024, 4096)  # App. C
-QUEUE_NUMBERS = (256, 512, 1024, 4096)  # a queue is no smaller than a batch
+QUEUE_NUMBERS = (256, 512, 1024, 4096)  # a queue is at least as large as a batch
 
 
 @comparison_study(

@@ -80,7 +80,7 @@ def run_study(study: Study, folder: Path, words: Iterable[str] = ()) -> StudyRec
     facts = {"study": study.name, "command": command, "seconds": round(seconds, 3), "remarks": result.remarks}
     text = json.dumps({**facts, **result.as_json()}, indent=1, allow_nan=False) + "\n"
     write_atomic(folder / "result.json", text)
-    draw(study, result, folder)
+    draw(result, folder)
     return StudyRecord(result, command, seconds, folder)
 
 
@@ -149,7 +149,7 @@ def read_options(study: Study, words: Iterable[str]) -> tuple[dict[str, Any], Ch
     return options, tuple(changes.items())
 
 
-def draw(study: Study, result: StudyResult, folder: Path) -> None:
+def draw(result: StudyResult, folder: Path) -> None:
     """Writes figure.svg and figure.png."""
     import matplotlib as mpl
 
@@ -162,6 +162,6 @@ def draw(study: Study, result: StudyResult, folder: Path) -> None:
         "axes.spines.right": False,
     }
     with mpl.rc_context(style):
-        figure = (study.draw or draw_result)(result)
+        figure = draw_result(result)
         write_figure(figure, folder / "figure.svg", metadata={"Date": None})
         write_figure(figure, folder / "figure.png", dpi=150)

@@ -9,7 +9,7 @@ speakers. Baselines: MFCC means, MFCC means with standard deviations, and the ne
 there.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from nearfar.config.resolving import resolve
-from nearfar.core.statistics import mean_and_spread
 from nearfar.data import open_data
 from nearfar.errors import UserError, check_whole
 from nearfar.evaluate import knn, linear
@@ -28,7 +27,8 @@ from nearfar.modalities.sound.views import WholeSound
 from nearfar.parts.encoders import ConvGRU
 from nearfar.run.features import features
 from nearfar.run.trained import fresh_method
-from nearfar.studies.frame import StudyResult, StudyTable, Values, Workspace, mean_row, study
+from nearfar.studies.comparison import Claim, Comparison, compare_cells
+from nearfar.studies.frame import StudyResult, Values, Workspace, study
 from nearfar.sweeps.engine import Cell
 from nearfar.system.hardware import one_thread
 from nearfar.train.pretrain import pretrain
@@ -41,6 +41,16 @@ NEGATIVES: dict[str, dict[str, Any]] = {
 MFCC = ("MFCC means", "MFCC means and deviations")
 UNTRAINED = "untrained"
 VALIDATION = "validation"
+MEASURES = {
+    "digit": "digit, linear top-1 in percent",
+    "moments": "digit from means and deviations, linear top-1 in percent",
+    "speaker": "speaker, kNN top-1 in percent",
+}
+REMARKS = (
+    "no paper here reports this experiment: the papers describe the method, and the baselines are ours.",
+    "every speaker is in both parts, so the figures do not describe unknown voices.",
+    "window and steps ahead were chosen on a fifth of the training recordings.",
+)
 
 
 @study("speech", "Liu 2022, sec. 2 on spoken digits: CPC with three kinds of negatives beside MFCC")
@@ -53,18 +63,13 @@ def run(
     seed: int = 0,
     jobs: int = 1,
 ) -> StudyResult:
-    for key, value in (("epochs", epochs), ("seeds", seeds), ("jobs", jobs)):
-        check_whole(key, value, 1)
+    check_whole("epochs", epochs, 1)
     prints = [part.fingerprint for part in recordings(train, test)]
-    data = {"train": train, "test": test, "fingerprints": prints}
-    lengths = {UNTRAINED: 0, **dict.fromkeys(NEGATIVES, epochs)}
-    cell_of = lambda arm, number: Cell(
-        f"{arm},seed={number}", {"arm": arm, "epochs": lengths[arm], "seed": number, **data}
-    )
-    features_only = workspace.run([Cell(name, {"arm": name, **data}) for name in MFCC], compute, jobs)
-    by_arm = {name: [values] for name, values in zip(MFCC, features_only, strict=True)}
-    by_arm |= workspace.run_arms(list(lengths), range(seed, seed + seeds), cell_of, compute, jobs)
-    return StudyResult((_table(by_arm),), _remarks(by_arm, test))
+    identity = {"train": train, "test": test, "fingerprints": prints, "epochs": epochs}
+    arms = dict.fromkeys((*MFCC, UNTRAINED, *NEGATIVES))
+    claims = [Claim(arm, UNTRAINED) for arm in NEGATIVES]
+    comparison = Comparison("Spoken digits", arms, claims, measures=MEASURES, baselines=(), remarks=REMARKS)
+    return compare_cells(workspace, comparison, range(seed, seed + seeds), identity, compute, jobs)
 
 
 def recordings(train: str, test: str) -> tuple[Recordings, Recordings]:
@@ -84,7 +89,7 @@ def _open_recordings(path: str) -> Recordings:
 
 @one_thread()
 def compute(cell: Cell, folder: Path) -> Values:
-    """Trains an arm (0 epochs: the untrained network) or computes MFCC features, and evaluates them."""
+    """Trains an arm, or takes the untrained network or MFCC features, and evaluates."""
     identity = cell.identity
     fit, test = recordings(identity["train"], identity["test"])
     if identity["arm"] in MFCC:
@@ -98,7 +103,7 @@ def compute(cell: Cell, folder: Path) -> Values:
         "held_out": 0,
     }
     last_row: Mapping[str, Any] = {}
-    if identity["epochs"]:
+    if identity["arm"] != UNTRAINED:
         trained = pretrain("cpc", fit, folder / "run", quiet=True, epochs=identity["epochs"], **settings)
         encoder = trained.encoder()
         last_row = [row for row in trained.metrics if row["kind"] == "train"][-1]
@@ -128,27 +133,3 @@ def accuracies(
         "digit": linear(fit_features, digits, test_features, test_digits)["top1"],
         "speaker": knn(fit_features, speakers, test_features, test_speakers)["top1"],
     }
-
-
-def _table(by_arm: Mapping[str, Sequence[Values]]) -> StudyTable:
-    columns = {"digit": "digit", "moments": "digit, means and deviations", "speaker": "speaker"}
-    rows = [
-        mean_row(f"{arm}: {title}", [one[key] for one in values])
-        for key, title in columns.items()
-        for arm, values in by_arm.items()
-        if key in values[0]
-    ]
-    return StudyTable("Spoken digits: accuracy of features", tuple(rows))
-
-
-def _remarks(by_arm: Mapping[str, Sequence[Values]], test: str) -> tuple[str, ...]:
-    means = {arm: mean_and_spread([one["digit"] for one in values])[0] for arm, values in by_arm.items()}
-    best, baseline = max(NEGATIVES, key=means.__getitem__), means[MFCC[0]]
-    relation = "above" if means[best] > baseline else "not above"
-    return (
-        "no paper here reports this experiment: the papers describe the method, and the baselines are ours.",
-        f"best by digit is {best}, {100 * means[best]:.1f} %, {relation} MFCC means at {100 * baseline:.1f} "
-        "%.",
-        "every speaker is in both parts, so the figures do not describe unknown voices.",
-        f"tested on {test}; window and steps ahead were chosen on a fifth of the training recordings.",
-    )

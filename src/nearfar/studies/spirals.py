@@ -32,7 +32,7 @@ Command: nearfar study spirals     Cost: about 40 minutes of one core.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,6 +53,7 @@ from nearfar.parts.encoders import Shared
 from nearfar.parts.negatives import Bank
 from nearfar.parts.selections import Everyone
 from nearfar.studies.frame import (
+    DOTS,
     REFERENCE,
     StudyResult,
     StudyRow,
@@ -63,9 +64,6 @@ from nearfar.studies.frame import (
     study,
 )
 from nearfar.system.hardware import one_thread
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Points = Float[Tensor, "point 2"]
 
@@ -205,44 +203,15 @@ def _embedding_tables(groups: Groups) -> list[StudyTable]:
     tables = []
     for eta, group in groups.items():
         across, up = zip(*group[0]["embedding"], strict=True)
-        tables.append(StudyTable(f"{EMBEDDING} {eta:g}", (), "", {"points": (across, up)}))
+        tables.append(StudyTable(f"{EMBEDDING} {eta:g}", (), "", {DOTS: (across, up)}))
     return tables
 
 
 EMBEDDING = "Figure 1b, embedding, noise"
+REMARK = "settings that the paper leaves open were chosen on validation points; test points serve for the table only."
 
 
-def _remarks(accuracies: StudyTable) -> tuple[str, ...]:
-    open_settings = "settings that the paper leaves open were chosen on validation points; test points serve for the table only."
-    rows = [row for row in accuracies.rows if row.x is not None]
-    if len(rows) == 1:
-        return (open_settings,)
-    best = max(rows, key=lambda row: float(row.ours or 0.0))
-    inside = 0.2 <= (best.x or 0.0) <= 1.0
-    return (
-        f"best at noise {best.x:g} with {best.ours:.3f}, {'within' if inside else 'outside'} 0.2 to 1.0 "
-        f"(paper: 0.70 at 0.4); {rows[0].ours:.3f} without noise, {rows[-1].ours:.3f} at {rows[-1].x:g}.",
-        open_settings,
-    )
-
-
-def draw(result: StudyResult) -> "Figure":
-    """Accuracy, losses, and the embedding of each noise as points, coloured by spiral."""
-    from nearfar.studies.drawing import draw_table
-    from nearfar.sweeps.pictures import COLOURS, panels
-
-    figure, axes = panels([table.name for table in result.tables])
-    for axis, table in zip(axes, result.tables, strict=True):
-        if not table.name.startswith(EMBEDDING):
-            draw_table(axis, table)
-            continue
-        across, up = table.lines["points"]
-        axis.scatter(across, up, s=2, c=[COLOURS[place % 2] for place in range(len(up))], linewidths=0)
-        axis.set(xticks=[], yticks=[])
-    return figure
-
-
-@study("spirals", "Wu et al. 2020, Fig. 1: noise of views against linear accuracy on two spirals", draw=draw)
+@study("spirals", "Wu et al. 2020, Fig. 1: noise of views against linear accuracy on two spirals")
 def run(
     workspace: Workspace,
     seed: int = 0,
@@ -273,6 +242,6 @@ def run(
     values = workspace.repeat(repetition, arms, range(seed, seed + repeats), jobs)
     groups = dict(zip(noises, values.values(), strict=True))
     last = at(temperature, Progress(steps - 1, steps, max(1, points // BATCH)))
-    accuracies = _accuracy_table(groups)
-    tables = (accuracies, _loss_table(groups, last), *_embedding_tables(groups))
-    return StudyResult(tables, _remarks(accuracies))
+    return StudyResult(
+        (_accuracy_table(groups), _loss_table(groups, last), *_embedding_tables(groups)), (REMARK,)
+    )

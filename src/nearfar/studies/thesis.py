@@ -106,7 +106,7 @@ class Trend:
 
     claim: str
     pairs: Sequence[tuple[ThesisModel, ThesisModel]]
-    words: str | None = None  # where the thesis only draws or says it
+    words: str | None = None  # where the thesis has no number
 
     def paper(self, paper: PaperFigures) -> str | None:
         """The thesis' mean difference over the pairs that it prints."""

@@ -263,7 +263,7 @@ def shell_word(key: str, value: Any) -> str:
 class InformationObjective:
     """`nearfar mi X Y`: bound, critic and their options, selected on some rows and reported on the others.
 
-    The largest of several lower bounds on one sample is no longer a bound: it was selected for being large
+    The largest of several lower bounds on one sample is not a bound: it was selected for being large
     there. So the selected one is estimated again on rows that the selection did not use.
     """
 

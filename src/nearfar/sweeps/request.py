@@ -1,4 +1,4 @@
-"""What a sweep was asked to do: the command, its subjects, the space and the metric."""
+"""What a sweep does: the command, its subjects, the space and the metric."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -83,6 +83,11 @@ def run_sweep(request: SweepRequest, jobs: int = 1) -> SweepResult:
     worker.check()
     if (request.out / "config.yaml").exists():
         raise UserError(f"--out {request.out} is a run; choose another folder for the sweep")
+    is_data = any(
+        isinstance(subject, (str, Path)) and Path(subject) == request.out for subject in request.subjects
+    )
+    if is_data and request.out.is_dir() and not (request.out / "claims").exists():
+        raise UserError(f"--out {request.out} holds the data; choose another folder for the sweep")
     worker.store.create(f"sweep {request.title}")
     for note in () if request.quiet else worker.objective.notes():
         print(f"sweep: {note}", file=sys.stderr, flush=True)

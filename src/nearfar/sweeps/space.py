@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nearfar.config.reading import load_word
-from nearfar.config.resolving import ALIASES
+from nearfar.config.sections import ALIASES
 from nearfar.config.settings import MAY_CHANGE
 from nearfar.errors import UserError
 

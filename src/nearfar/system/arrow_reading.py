@@ -15,6 +15,7 @@ scanned.
 import os
 import struct
 from collections.abc import Collection, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,14 @@ import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 
 from nearfar.errors import UserError, error_reason
-from nearfar.system.untrusted import MAX_RATIO, UNCHECKED_BYTES, arrow_path, check_regular, check_unpacked
+from nearfar.system.untrusted import (
+    MAX_RATIO,
+    UNCHECKED_BYTES,
+    arrow_path,
+    check_memory,
+    check_regular,
+    check_unpacked,
+)
 
 BATCH_BYTES = 2**24  # of the fixed-width values in a batch of a table
 MAX_BATCH_ROWS = 2**12
@@ -121,18 +129,28 @@ def read_table(
 
 
 def text_labels(column: Any, location: str, name: str) -> np.ndarray:
-    """An Arrow column of short texts as a numpy array."""
+    """An Arrow column of short texts, or of a dictionary of them, as a numpy array."""
     longest = longest_text(column)
     if longest > LONGEST_LABEL:
         raise UserError(
             f"{location}: a value of `{name}` has {longest:,} bytes; expected labels of at most "
             f"{LONGEST_LABEL:,}."
         )
+    try:
+        # numpy has 4 bytes for a character, and np.unique a sorted copy; a list of them is between
+        check_memory(name, 3 * len(column) * 4 * max(1, longest))
+    except OSError as problem:
+        raise UserError(f"{location}: the texts of `{name}` take {problem.strerror}.") from None
     return np.array(column.to_pylist(), dtype=np.str_)
 
 
 def longest_text(column: Any) -> int:
-    """Bytes of the longest text in an Arrow column."""
+    """Bytes of the longest text in an Arrow column; a dictionary is not expanded."""
+    kind = column.type
+    if arrow.types.is_dictionary(kind):
+        return max((longest_text(chunk.dictionary) for chunk in column.chunks), default=0)
+    if arrow.types.is_string_view(kind):
+        column = column.cast(arrow.large_string())
     return int(compute.max(compute.binary_length(column)).as_py() or 0)
 
 
@@ -141,10 +159,11 @@ def _leaves(schema: Any, names: Collection[str] | None) -> list[tuple[int, Any]]
     every = [(number, schema.column(number)) for number in range(len(schema))]
     if names is None:
         return every
+    selected = {*names}  # there may be as many names as leaves
     return [
         (number, leaf)
         for number, leaf in every
-        if any(leaf.path == name or leaf.path.startswith(f"{name}.") for name in names)
+        if any(start in selected for start in accumulate(leaf.path.split("."), "{}.{}".format))
     ]
 
 
@@ -261,7 +280,7 @@ _DICTIONARY = 2  # the kind of a batch of dictionary values
 def map_stream(path: Path) -> Any:
     """The table of an Arrow stream; its columns are those bytes of the file, read when they are used.
 
-    A compressed stream is refused before anything is unpacked: its batches have no limit of their own. Every
+    A compressed stream is refused before anything is unpacked: its batches have no separate limit. Every
     offset is checked, so that damaged ones cannot lead outside of the file.
     """
     try:

@@ -26,7 +26,7 @@ from nearfar.system.untrusted import open_regular_file
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
-    """Yields a temporary path beside `path`. At the end of the block that file replaces `path`, durably.
+    """Yields a temporary path in the folder of `path`. When the block ends, it replaces `path`, durably.
 
     Raises OSError if `path` is a device, a pipe or a folder.
     """
@@ -131,7 +131,7 @@ MAX_FOREIGN_AGE = 86400  # seconds after which a temporary file of another machi
 
 
 def temporary_name(path: Path, suffix: str = "writing") -> Path:
-    """Returns a new hidden name beside `path` that contains the process number. The first in a folder
+    """Returns a new hidden name in the folder of `path`, with the process number. The first in a folder
     removes the temporary files and folders that dead processes left there."""
     folder = os.path.abspath(path.parent)
     if folder not in _SWEPT:

@@ -1,6 +1,6 @@
 """Facts about this machine and its packages, without importing them, so also on a broken install.
 
-`nearfar.system.hardware` asks torch itself.
+`nearfar.system.hardware` uses torch itself.
 """
 
 import os
@@ -234,7 +234,7 @@ def machine_facts() -> dict[str, Any]:
     }
 
 
-# the smallest batch that crashed in every attempt with torch 2.15.0 (core/layout.py); no core file is written
+# the smallest batch that crashed in every attempt with torch 2.15.0 (core/networks.py); writes no core file
 STRIDED_CONVOLUTION = """
 try:
     import resource

@@ -84,7 +84,7 @@ def check_data_file(path: str | os.PathLike[str], spec: str) -> None:
 
 def arrow_path(path: str | os.PathLike[str]) -> str:
     """Returns an absolute path for Arrow, so that it is not parsed as a URL. Raises OSError if it is not
-    UTF-8, or exists and is no regular file."""
+    UTF-8, or exists and is not a regular file."""
     with suppress(FileNotFoundError):  # to be written
         check_regular(path)
     try:

@@ -1,7 +1,7 @@
 """`compile=true`: the backbones run as torch.compile makes them, during training steps only.
 
 A backbone is one function from a tensor to a tensor in every method, and most of a step's time. Heads are a few
-matrix products; scores have kernels of their own. So one graph per backbone and shape is compiled, without graph
+matrix products; scores have their own kernels. So one graph per backbone and shape is compiled, without graph
 breaks for our networks. Probes, memory estimates and exports use the plain network.
 
 Each shape is compiled on its own (`dynamic=False`): what is computed then depends on the shapes of a batch, not
@@ -20,7 +20,7 @@ from nearfar.core.networks import backbone_of, replaced_forwards
 from nearfar.errors import UserError
 
 BACKEND = "inductor"
-# layouts stay as they are: some convolutions crash in channels-last (core/layout.py)
+# layouts stay as they are: some convolutions crash in channels-last (core/networks.py)
 OPTIONS: dict[str, Any] = {"layout_optimization": False}
 MAX_GRAPHS = 64  # of one class of networks: networks × crop sizes × chunk sizes
 
@@ -32,13 +32,13 @@ class CompiledNetworks:
         self._called = False
         options = OPTIONS if BACKEND == "inductor" else None
         self._forwards = {
-            network: self._noting(
+            network: self._recording_call(
                 torch.compile(network.forward, backend=BACKEND, dynamic=False, options=options)
             )
             for network in networks_of(encoders)
         }
 
-    def _noting(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def _recording_call(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(compiled)
         def forward(*inputs: Any, **options: Any) -> Any:
             self._called = True

@@ -24,6 +24,7 @@ from nearfar.errors import UserError, counted
 from nearfar.modalities import DataSet, Modality, modality_of_views
 from nearfar.modalities.base import Pretrained
 from nearfar.modalities.image.views.functions import PictureFunctions
+from nearfar.run.checkpoints import last_named
 from nearfar.run.folder import RunFolder
 from nearfar.run.trained import Run
 from nearfar.run.weights import PRETRAINED
@@ -40,7 +41,7 @@ MAX_SIDE = 64  # of a view on a CPU, in pixels
 # less, and objects are as large in them as in a whole image (Touvron et al. 2019); measured at 32 pixels
 CROP_SHARE, CROPPED_SIDES = 0.75, range(24, 49)
 MIN_STEPS, MIN_BATCH = 7, 8  # steps of an epoch, so that the dropped last batch is a seventh at most
-# epochs on a CPU: so many images of 32 x 32 pixels in all, about ten minutes of two cores with the small
+# epochs on a CPU: this many images of 32 x 32 pixels in all, about ten minutes of two cores with the small
 # network, and never more passes than MAX_EPOCHS
 CPU_IMAGES, REFERENCE_SIDE, MAX_EPOCHS = 1_000_000, 32, 100
 EPOCHS_ON_CPU = 20  # of data that cannot be opened yet
@@ -84,7 +85,9 @@ def _defaults(
     named_keys |= {"backbone"} if has_network else set()
     named_keys |= {"optimizer"} if named_keys & {"optimizer_options", "momentum", "sharding"} else set()
     unset_keys = [key for key in FOLLOWING_KEYS if key not in named_keys]
-    if out is not None and (folder := RunFolder(out)).config.is_file():
+    # a start that failed before its first step chose nothing for good (`starts_over`)
+    folder = None if out is None else RunFolder(out)
+    if folder is not None and folder.config.is_file() and last_named(folder.checkpoints) > 0:
         # a run that was started keeps what was chosen for it, on whatever machine it resumes
         stored = folder.stored_settings()
         same_kind = located is None or modality_of_views(stored["views"]) is located.modality
@@ -229,17 +232,19 @@ def _choose_defaults(
 def _measured_keys(recipe: str, keys: list[str]) -> bool:
     """Whether the recipe has settings for a CPU that were measured together, and all of them are among
     `keys`."""
-    together = RECIPES[recipe].on_cpu if recipe in RECIPES else {}
-    return bool(together) and {*together, "views"} <= {*keys}
+    measured_settings = RECIPES[recipe].on_cpu if recipe in RECIPES else {}
+    return bool(measured_settings) and {*measured_settings, "views"} <= {*keys}
 
 
 def expectation(settings: Settings, count: int) -> str:
     """What follows "about 12 minutes" in the line about a run on a CPU: the accuracy to expect too, if these
     settings were measured, on at least as many images and epochs."""
-    together = RECIPES[settings.recipe].on_cpu if settings.recipe in RECIPES else {}
-    if not together or count < MEASURED_SHARE * MEASURED_IMAGES or settings.epochs < MEASURED_EPOCHS:
+    measured_settings = RECIPES[settings.recipe].on_cpu if settings.recipe in RECIPES else {}
+    if not measured_settings or count < MEASURED_SHARE * MEASURED_IMAGES or settings.epochs < MEASURED_EPOCHS:
         return "on this CPU"
-    measured = resolve(settings.recipe, settings.data, {**together, "views": {"crops": MEASURED_CROPS}})
+    measured = resolve(
+        settings.recipe, settings.data, {**measured_settings, "views": {"crops": MEASURED_CROPS}}
+    )
     if any(getattr(settings, key) != getattr(measured, key) for key in LEARNING_KEYS):
         return "on this CPU"
     return (
@@ -253,7 +258,7 @@ def _on_cpu(device: Any) -> bool:
 
 
 def _trained_on(data: DataSet, labels: Any) -> int:
-    """The number of instances of which `labels` is a share, or so many of each class."""
+    """The number of instances of which `labels` is a share, or a number of each class."""
     labels = numbers(labels)
     if not isinstance(labels, (int, float)) or labels <= 0:
         return len(data)

@@ -10,8 +10,8 @@ The rest of this file are the hooks of every run: schedules, metrics, evaluation
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nearfar.core.method import Method
 from nearfar.core.schedules import Adaptive, OnStall, Plateau, Progress, at
@@ -56,29 +56,45 @@ _METHODS = ("on_start", "on_step", "on_epoch", "on_end", "state", "restore")
 
 def as_hooks(hooks: Any) -> list[Hook]:
     """Hooks as `Hook` objects. An object with some of the methods of `Hook` is adapted and keeps its class name."""
-    if not isinstance(hooks, Sequence):
-        raise UserError(f"hooks was of type {type(hooks).__name__}; expected a list of nearfar.Hook objects")
-    return [_as_hook(hook) for hook in hooks]
+    return as_objects("hooks", hooks, Hook, _METHODS, _complaint)
 
 
-def _as_hook(hook: Any) -> Hook:
-    if isinstance(hook, Hook):
-        return hook
-    if isinstance(hook, type):
-        raise UserError(f"hooks has the class {hook.__name__}; expected an object of it: {hook.__name__}(…)")
-    methods = {name: getattr(hook, name) for name in _METHODS if callable(getattr(hook, name, None))}
+def _complaint(methods: Collection[str]) -> str | None:
     if ("state" in methods) != ("restore" in methods):
-        raise UserError(
-            f"hooks has an object of type {type(hook).__name__} with only one of state and restore; "
-            "expected both or neither"
-        )
-    if not any(name.startswith("on_") for name in methods):
-        raise UserError(
-            f"hooks has an object of type {type(hook).__name__} without on_start, on_step, on_epoch and on_end; "
-            "expected a nearfar.Hook"
-        )
-    adapted: Hook = type(type(hook).__name__, (Hook,), {})()
-    vars(adapted).update(methods)
+        return "with only one of state and restore; expected both or neither"
+    if any(name.startswith("on_") for name in methods):
+        return None
+    return "without on_start, on_step, on_epoch and on_end; expected a nearfar.Hook"
+
+
+Base = TypeVar("Base")
+
+
+def as_objects(
+    argument: str,
+    objects: Any,
+    base: type[Base],
+    names: Sequence[str],
+    complaint: Callable[[Collection[str]], str | None],
+) -> list[Base]:
+    """Objects of the class `base`; an object of another class that has methods of these names is adapted.
+    `complaint`: why objects with only these methods cannot be used, as the end of a sentence."""
+    if not isinstance(objects, Sequence):
+        kind = type(objects).__name__
+        raise UserError(f"{argument} was of type {kind}; expected a list of nearfar.{base.__name__} objects")
+    adapted = []
+    for item in objects:
+        if isinstance(item, type):
+            name = item.__name__
+            raise UserError(f"{argument} has the class {name}; expected an object of it: {name}(…)")
+        if not isinstance(item, base):
+            methods = {name: getattr(item, name) for name in names if callable(getattr(item, name, None))}
+            if problem := complaint(methods):
+                raise UserError(f"{argument} has an object of type {type(item).__name__} {problem}")
+            wrapper = type(type(item).__name__, (base,), {})()
+            vars(wrapper).update(methods)
+            item = wrapper
+        adapted.append(item)
     return adapted
 
 
@@ -306,7 +322,7 @@ class PeriodicEvaluation(Hook):
             return
         try:
             scores = self._probe(session.method)
-        except NotFinite as problem:  # the weights exploded: the message that ends the run says more
+        except NotFinite as problem:  # the weights exploded: the message that ends the run has details
             session.say(f"the probe was skipped: {problem}")
             return
         scores = session.strategy.broadcast_json(scores)

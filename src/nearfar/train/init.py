@@ -22,8 +22,8 @@ from nearfar.run.weights import PRETRAINED, fitted, read_folder, read_weights, s
 
 
 def start_from(method: Method, init: str, cut: int = 0, settings: Settings | None = None) -> str:
-    """Puts the weights that `init` names into `method`, and says which. `cut`: the network keeps so many
-    layers of the run's head. `settings`: of the run, whose backbone `init=pretrained` is for."""
+    """Puts the weights that `init` names into `method`, and returns their origin. `cut`: the number of layers
+    of the run's head that the network keeps. `settings`: of the run, for `init=pretrained`."""
     file = weights_file(init)
     if cut and (init == PRETRAINED or file is not None):
         raise UserError(
@@ -45,7 +45,7 @@ def start_from(method: Method, init: str, cut: int = 0, settings: Settings | Non
 
 
 def weights_file(init: str) -> Path | None:
-    """The file that `init` names, itself or by its folder; None: it is no file."""
+    """The file that `init` names, itself or by its folder; None if it is not a file."""
     path = Path(init)
     if init == PRETRAINED:
         return None

@@ -8,7 +8,7 @@ import io
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from importlib.util import find_spec
 from typing import Any
@@ -19,6 +19,7 @@ from nearfar.run.folder import RunFolder
 from nearfar.run.metrics import rewind_metrics
 from nearfar.system.extras import need
 from nearfar.system.untrusted import is_number
+from nearfar.train.hooks import as_objects
 
 PROJECT = "nearfar"  # name of the project or experiment in services that have them
 
@@ -39,29 +40,11 @@ class Logger:
 
 def as_loggers(loggers: Any) -> list[Logger]:
     """Loggers as `Logger` objects. An object with `log` is adapted."""
-    if not isinstance(loggers, Sequence):
-        raise UserError(
-            f"loggers was of type {type(loggers).__name__}; expected a list of nearfar.Logger objects"
-        )
-    return [_as_logger(logger) for logger in loggers]
+    return as_objects("loggers", loggers, Logger, ("log", "flush", "close"), _complaint)
 
 
-def _as_logger(logger: Any) -> Logger:
-    if isinstance(logger, Logger):
-        return logger
-    if isinstance(logger, type):
-        raise UserError(
-            f"loggers has the class {logger.__name__}; expected an object of it: {logger.__name__}(…)"
-        )
-    names = ("log", "flush", "close")
-    methods = {name: getattr(logger, name) for name in names if callable(getattr(logger, name, None))}
-    if "log" not in methods:
-        raise UserError(
-            f"loggers has an object of type {type(logger).__name__} without log; expected a nearfar.Logger"
-        )
-    adapted = Logger()
-    vars(adapted).update(methods)
-    return adapted
+def _complaint(methods: Collection[str]) -> str | None:
+    return None if "log" in methods else "without log; expected a nearfar.Logger"
 
 
 def scalars(row: Mapping[str, Any]) -> dict[str, float]:

@@ -36,7 +36,7 @@ SCORE_BYTES = 12
 LOADED = 220 * 2**20  # bytes that torch and its kernels load during the first steps
 FEWER_INSTANCES, PROBED_INSTANCES = 2, 4  # the growth between the two is what an instance needs
 TRAINING_COPIES = 3  # of the weights: gradients and an optimiser's two moments
-CHECKPOINT_MOMENTS = 2  # copies of the weights in a checkpoint beside them, at most
+CHECKPOINT_MOMENTS = 2  # further copies of the weights in a checkpoint, at most
 MAX_ACTIVATION_RATIO = 2000  # activations of an instance are some hundred times its pixels
 FREE_SHARE = 0.8  # of the free memory that a run may take if `memory` is not set
 
@@ -244,7 +244,7 @@ def checkpoint_size(session: Session) -> int:
 
 
 def check_disk(session: Session, folder: Path) -> None:
-    """Refuses to start if the checkpoints that the run keeps, and the next one beside them, do not fit."""
+    """Refuses to start if the checkpoints that the run keeps, and the next one, do not fit together."""
     if session.step >= session.steps:
         return
     size, available = checkpoint_size(session), disk_free(folder)

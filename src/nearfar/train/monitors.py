@@ -31,7 +31,7 @@ class Spread:
     deviation: float  # mean standard deviation of a dimension × √dim: 1 spread evenly, 0 one point
     rank: float  # effective number of directions in which they differ
     mean_cosine: float  # over all pairs of different images: 0 spread evenly, 1 one point
-    full_rank: int = 0  # the largest `rank` so many embeddings of such a dimension could have
+    full_rank: int = 0  # the largest possible `rank` of this many embeddings of this dimension
 
 
 def embedding_spread(embedding: Float[Tensor, "image dim"]) -> Spread:

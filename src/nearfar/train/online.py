@@ -1,4 +1,4 @@
-"""A linear classifier that is trained beside the method, on the features of its own steps."""
+"""A linear classifier that is trained along with the method, on the features of its own steps."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any

@@ -12,6 +12,7 @@ import torch
 
 from nearfar.config.building import NO_OBJECTS
 from nearfar.config.objects import Objects, split_objects
+from nearfar.config.resolving import resolve
 from nearfar.config.settings import Settings
 from nearfar.core.method import Method
 from nearfar.core.strategy import Strategy
@@ -25,7 +26,7 @@ from nearfar.parts.encoders import parameters_of
 from nearfar.run.checkpoints import Loaded
 from nearfar.run.features import content_hashes
 from nearfar.run.folder import DataNotes, RunFolder, notes_of
-from nearfar.run.trained import Run, check_kind, columns_in
+from nearfar.run.trained import Run, check_kind, columns_in, fresh_method
 from nearfar.system.files import as_path
 from nearfar.system.hardware import environment, keep_freed_memory, pick_device, pick_precision
 from nearfar.train.defaults import expectation, resolve_here
@@ -106,7 +107,7 @@ def train_supervised(
 
         run = nf.train("photos/", out="runs/labels", init="runs/photos", layer_decay=0.7, labels=0.01)
 
-    `labels` is a number where it is the setting (this share of the labelled data, or so many of each class)
+    `labels` is a number where it is the setting (this share of the labelled data, or this many of each class)
     and an array where it holds the labels of an array of instances; both: the array here, the number as
     config={"labels": 0.01}.
     """
@@ -147,8 +148,7 @@ def run_pretraining(
         session = preparation.session
         if restored is not None:
             check_steps_left(session, restored, settings, folder)
-        notes = preparation.notes(preparation.all_data)
-        version_note = None
+        notes, version_note = preparation.notes(preparation.all_data), None
         if strategy.is_first:
             check_disk(session, out)
             version_note = write_run_files(session, folder, notes)
@@ -162,21 +162,10 @@ def run_pretraining(
             expectation(settings, len(session.data)) if note and session.device.type == "cpu" else None,
         )
         ended = None if restored is None or allow_change else restored.facts.get("ended")
-        announce(display, session, notes)
-        identical = (
-            identical_instances(session) if restored is None and not quiet and strategy.is_first else None
-        )
-        for sentence in filter(None, (note, version_note, *preparation.remarks, identical)):
-            display.say(sentence)
-        if not quiet:  # measured by all ranks, which encode together
-            display.say(
-                estimate_needs(session, session.stream.sample(PROBED_INSTANCES), out).sentence(settings.keep)
-            )
+        announce(display, preparation, notes, [note, version_note], quiet)
         if ended is not None:
-            display.say(
-                f"the run ended at step {session.step} of {session.steps}: {ended}; --allow-change continues "
-                "it"
-            )
+            position = f"step {session.step} of {session.steps}"
+            display.say(f"the run ended at {position}: {ended}; --allow-change continues it")
         elif session.step < session.steps:
             if session.step:
                 display.say(f"resuming from step {session.step}")
@@ -264,7 +253,7 @@ def train_session(
 
 
 def identical_instances(session: Session) -> str | None:
-    """A warning if the first instances are all equal, so that no view of them can be told from another's."""
+    """A warning if the first instances are all equal, so that their views cannot be distinguished."""
     data, settings = session.data, session.settings
     rows = data.subset(np.sort(session.stream.index(0)[1][:MAX_COMPARED]))
     plain_view = settings.parts["views"].plain_view(session.description, session.device)
@@ -317,8 +306,15 @@ def version_changes(previous: Mapping[str, Any], current: Mapping[str, Any]) -> 
     ]
 
 
-def announce(display: Display, session: Session, notes: DataNotes) -> None:
-    settings = session.settings
+def announce(
+    display: Display,
+    preparation: Preparation,
+    notes: DataNotes,
+    remarks: Sequence[str | None],
+    quiet: bool,
+) -> None:
+    """Shows the data, the method, remarks and what the run needs, before the first step."""
+    session, settings = preparation.session, preparation.settings
     backbone = session.method.encoders.backbone()
     dtype = str(session.precision).removeprefix("torch.")
     processes = f" by {session.strategy.world} processes" if session.strategy.is_distributed else ""
@@ -328,3 +324,46 @@ def announce(display: Display, session: Session, notes: DataNotes) -> None:
         f"{settings.recipe} with {settings.backbone} ({parameters_of(backbone):,} weights), "
         f"{counted(session.steps, 'steps')} of {settings.batch_size} {notes.unit}, {dtype} on {session.device}{processes}"
     )
+    is_new = preparation.restored is None and not quiet and session.strategy.is_first
+    identical = identical_instances(session) if is_new else None
+    for sentence in filter(None, (*remarks, *preparation.remarks, identical)):
+        display.say(sentence)
+    if not quiet:  # measured by all ranks, which encode together
+        needs = estimate_needs(session, session.stream.sample(PROBED_INSTANCES), preparation.folder.path)
+        display.say(needs.sentence(settings.keep))
+
+
+INSTANCES, CLASSES = 1024, 10
+
+
+def recipe(
+    name: str, data: Any = None, *, instances: int = INSTANCES, classes: int = CLASSES, **settings: Any
+) -> Method:
+    """The untrained method of a recipe: what `pretrain` would train with these settings and objects.
+
+        method = nf.recipe("moco", data=images, backbone=my_module, negatives={"size": 512})
+        outcome = method(nf.Batch((view, other), index), progress)    then outcome.loss.backward(), and after the optimiser's step
+        method.advance(outcome, progress)
+
+    `data` are anything `open_data` takes, and say what networks are shown; without them, it is small colour
+    pictures (`image_size` or 32 pixels a side) or what else the recipe is written for, `instances` of them in
+    `classes` classes. Initial weights are a function of `seed`.
+    """
+    located = None if data is None else locate(data)
+    request = split_objects(name, settings)
+    modality = None if located is None else located.modality
+    resolved = resolve(request.recipe, "data", *request.layers, modality=modality, objects=request.objects)
+    if located is None:
+        description = (
+            resolved.modality.reader.example_description(instances)
+            .resized(resolved.image_size)
+            .labelled(classes)
+        )
+    else:
+        options = resolved.modality.reader.options_for(resolved.views, resolved.image_size, None)
+        data_set = located.open(Limits(), **options)
+        description = resolved.modality.reader.describe(data_set, resolved.image_size).labelled(
+            *data_set.label_range
+        )
+    with torch.random.fork_rng(devices=[]):
+        return fresh_method(resolved, description, request.objects)

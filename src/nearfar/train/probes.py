@@ -87,14 +87,8 @@ def make_probe(session: Session, validation: DataSet | None = None) -> Probe | N
         encoder, strategy = method.encoders.backbone(), method.encoding.strategy
 
         def embed(data: DataSet) -> Tensor:
-            return features(
-                encoder,
-                data,
-                sample.plain_view,
-                device=session.device,
-                workers=settings.workers,
-                strategy=strategy,
-            )
+            options = {"device": session.device, "workers": settings.workers, "strategy": strategy}
+            return features(encoder, data, sample.plain_view, **options)
 
         embedding = embed(sample.data)
         scores: dict[str, float] = {}

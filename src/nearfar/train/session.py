@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from nearfar.config.building import NO_OBJECTS
 from nearfar.config.objects import VIEWS, Objects
@@ -22,9 +23,8 @@ from nearfar.config.settings import Settings
 from nearfar.core import optimisers
 from nearfar.core.buffers import frozen
 from nearfar.core.encoding import Encoding
-from nearfar.core.layout import to_channels_last
 from nearfar.core.method import Method
-from nearfar.core.networks import blocks_of
+from nearfar.core.networks import blocks_of, to_channels_last
 from nearfar.core.schedules import Adaptive, Progress, Value, as_text, at, cosine
 from nearfar.core.strategy import SINGLE, Strategy
 from nearfar.core.types import Batch
@@ -101,16 +101,7 @@ class Session:
         self.lr: Value = settings.lr
         if not callable(settings.lr):
             self.lr = cosine(settings.lr, 0.0, warmup=min(settings.warmup, settings.epochs / 2))
-        self.optimizer = optimisers.build(
-            settings.optimizer,
-            self.method,
-            lr=at(self.lr),
-            weight_decay=settings.weight_decay,
-            momentum=settings.momentum,
-            options=settings.optimizer_options,
-            scales=optimisers.layer_scales(self.method, backbones_of(self.method), settings.layer_decay),
-            strategy=strategy,
-        )
+        self.optimizer = self._build_optimizer()
         # a mask may hold infinities, and so may a running mean that has seen nothing yet
         self.unbounded = [
             f"method/{name}"
@@ -122,7 +113,7 @@ class Session:
         self.loss_scale = LossScale() if precision is torch.float16 else None
         self.hooks: list[Hook] = self._own_hooks()
         self.loggers: list[Logger] = []  # of rank 0
-        self.facts: dict[str, Any] = {}  # of the data, written into every checkpoint beside the state
+        self.facts: dict[str, Any] = {}  # of the data, written into every checkpoint with the state
         # `attach` sets where the run is stored and shown, `run` sets what writes checkpoints and what stops it
         self.folder: RunFolder
         self.display: Display
@@ -173,6 +164,20 @@ class Session:
             method.double()
         self.strategy.place_weights(cast(nn.Module, method.encoders), self.device)
         return method
+
+    def _build_optimizer(self) -> Optimizer:
+        settings = self.settings
+        return optimisers.build(
+            settings.optimizer,
+            self.method,
+            lr=at(self.lr),
+            weight_decay=settings.weight_decay,
+            momentum=settings.momentum,
+            options=settings.optimizer_options,
+            scales=optimisers.layer_scales(self.method, backbones_of(self.method), settings.layer_decay),
+            strategy=self.strategy,
+            precision=self.precision,
+        )
 
     def _compile(self) -> CompiledNetworks:
         settings = self.settings
@@ -265,7 +270,7 @@ class Session:
     def agree(self, save: bool) -> bool:
         """One exchange after every step. Lets all ranks stop at the same step and for the same reason: a
         hook's, a signal, or the time limit; tells them which rows cannot be used; and returns whether rank 0
-        asks to `save`."""
+        wants to `save`."""
         interrupt = self.interrupts.reason()
         unusable = self.data.unusable_rows
         has_news = unusable is not None and unusable.has_unshared_rows()
@@ -344,7 +349,7 @@ class Session:
         unpack_states(self.hooks, tensors, facts["hooks"])
 
     def _write_diverged(self) -> None:
-        """Writes the state at divergence beside the checkpoints, never among them."""
+        """Writes the state at divergence next to the checkpoints, never among them."""
         tensors, facts = self.state()
         if self.strategy.is_first:
             checkpoints.save(self.folder.diverged, self.step, tensors, facts, keep=1)

@@ -38,7 +38,7 @@ class StepOutcome:
 
     @property
     def nats(self) -> float | None:
-        """The bound's value; None if it is no estimate of information."""
+        """The bound's value; None if it does not estimate information."""
         return None if self.computed.nats is None else float(self.computed.nats)
 
     @property

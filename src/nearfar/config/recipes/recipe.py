@@ -51,7 +51,7 @@ class Variant:
 class Recipe:
     """A named method. `method` is called without arguments; its parts have settings, but no weights yet.
 
-    `selection`: the selection of a run of so many epochs, in place of the method's, where one of its
+    `selection`: the selection of a run of a number of epochs, in place of the method's, where one of its
     settings lasts a share of the run. `variants`: by the suffix of their names. `on_cpu`: settings that were
     measured together, for small images on a CPU (`train.defaults`).
     """
@@ -65,12 +65,12 @@ class Recipe:
     on_cpu: Mapping[str, Any] = field(default_factory=dict)
 
     def template(self, epochs: int) -> Method:
-        """The method, for a run of so many epochs."""
+        """The method, for a run of this many epochs."""
         method = method_template(self.method)
         return method if self.selection is None else method.replace(selection=self.selection(epochs))
 
     def settings(self, epochs: int) -> dict[str, Any]:
-        """The recipe as plain settings of a run of so many epochs."""
+        """The recipe as plain settings of a run of this many epochs."""
         return {**self.training.settings(), **plain(sections_of(self.template(epochs)))}
 
     @cached_property
@@ -114,7 +114,7 @@ def variants(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
 
 
 def _selection(recipe: Recipe, variant: Variant, epochs: int) -> AbstractSelection:
-    """The variant's selection beside the recipe's own: weights come last, positives by label first."""
+    """The variant's selection joined with the recipe's own: weights come last, positives by label first."""
     method = method_template(recipe.method)
     added = variant.selection(method.negatives, epochs)
     if isinstance(method.selection, Everyone):
@@ -159,13 +159,13 @@ def _neighbours(negatives: AbstractNegatives, epochs: int) -> Neighbours:
 
 
 def _annulus(negatives: AbstractNegatives, epochs: int) -> Neighbours:
-    after = share_of(epochs, CLOSE_AFTER)
-    return Neighbours(lower=_outer_edge(epochs), clusters=_clusters(negatives), keep="annulus", after=after)
+    start = share_of(epochs, CLOSE_AFTER)
+    return Neighbours(lower=_outer_edge(epochs), clusters=_clusters(negatives), keep="annulus", after=start)
 
 
 def _close_ball(negatives: AbstractNegatives, epochs: int) -> Neighbours:
-    after = share_of(epochs, CLOSE_AFTER)
-    return Neighbours(lower=_outer_edge(epochs), clusters=_clusters(negatives), after=after)
+    start = share_of(epochs, CLOSE_AFTER)
+    return Neighbours(lower=_outer_edge(epochs), clusters=_clusters(negatives), after=start)
 
 
 def _close_cave(negatives: AbstractNegatives, epochs: int) -> Cave:

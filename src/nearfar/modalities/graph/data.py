@@ -1,7 +1,7 @@
 """Graphs: TU folders (Morris et al. 2020) or torch_geometric's data sets.
 
 A TU folder holds all graphs of a set in a few text files, a line for each edge, node or graph, counted from
-1. `inputs` says what a network is shown of a node: its label, its degree, its attributes. Node labels that are
+1. `inputs` selects what a network is shown of a node: label, degree, attributes. Node labels that are
 not shown are classes of nodes, which `evaluate` predicts. Attributes of edges are not read.
 """
 
@@ -82,7 +82,7 @@ class Graph:
         return np.frombuffer(self.to_bytes(), dtype=np.uint8).astype(dtype or np.uint8)
 
     def with_inputs(self, inputs: Inputs, labelled: bool) -> "Graph":
-        """What `inputs` says of the nodes; `labelled`: whether they have labels at all."""
+        """The graph with the inputs that `inputs` selects; `labelled`: whether they have labels at all."""
         if inputs == "auto":
             inputs = "labels" if labelled else "degree" if self.attributes is None else "attributes"
         names = inputs.split("+")
@@ -192,7 +192,7 @@ def check_inputs(inputs: str) -> None:
 
 
 def tu_files(folder: Path) -> tuple[Path, str] | None:
-    """The folder with the files (or its `raw`) and the name of the set; None if it is no TU folder."""
+    """The folder with the files (or its `raw`) and the name of the set; None if it is not a TU folder."""
     for place in (folder, folder / "raw"):
         for file in sorted(place.glob(f"*_{NODES}.txt")) if place.is_dir() else []:
             name = file.name.removesuffix(f"_{NODES}.txt")
@@ -304,7 +304,7 @@ def _codes(values: np.ndarray) -> np.ndarray:
 
 
 def _rows(file: Path, kind: type[int] | type[float], count: int, unit: str, spec: str) -> np.ndarray | None:
-    """The numbers of a file with a line for each of `count` nodes or edges; None: there is no such file."""
+    """The numbers of a file with a line for each of `count` nodes or edges; None if the file is missing."""
     if not file.exists():
         return None
     rows = _numbers(file, 1 if kind is int else None, spec, kind)

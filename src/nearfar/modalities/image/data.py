@@ -26,6 +26,7 @@ from nearfar.modalities.files import set_fields
 from nearfar.modalities.image import named
 from nearfar.modalities.image.decode import (
     MAX_CHANNELS,
+    MAX_PIXELS,
     UNREAD,
     VALUE_TYPES,
     DecodedPicture,
@@ -212,6 +213,7 @@ class ImageReader(AbstractReader):
     array_axes = (3, 4)
     # height, width, channels, bits; sizes are known after decoding, the rest is that of the first image
     default_facts = (0, 0, 3, 8)
+    fact_ranges = (range(1, MAX_PIXELS + 1),) * 2 + (range(1, MAX_CHANNELS + 1), tuple(VALUE_TYPES))
     encodings = ("png", "jpeg", "raw")
     named_examples = named.EXAMPLES
 
@@ -273,7 +275,7 @@ class ImageReader(AbstractReader):
     def collect(self, collection: Collection, options: Mapping[str, Any]) -> Images:
         facts, contents = collection.facts, collection.contents
         sizes = np.asarray(facts)[:, :2].astype(np.int32)
-        store: Store = RowStore(collection.read, padded)
+        store: Store = RowStore(collection.content_at, padded)
         if contents is not None and len({tuple(fact) for fact in facts}) == 1:
             array = np.empty((len(contents), *facts[0][:3]), dtype=contents[0].dtype)
             # each picture is freed once copied, so that memory is not used twice

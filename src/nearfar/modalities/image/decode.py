@@ -28,7 +28,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 from nearfar.errors import UserError
 from nearfar.modalities.dataset import Unusable
 from nearfar.modalities.files import MAX_BYTES
-from nearfar.modalities.image.deep_png import deep_png_pixels, is_deep_png
+from nearfar.modalities.image.deep_png import PNG_START, deep_png_pixels, is_deep_png
 from nearfar.modalities.image.tiff import STARTS, tiff_pixels
 
 DecodedPicture = Shaped[np.ndarray, "height width channel"]  # uint8, uint16 or float32
@@ -55,18 +55,19 @@ _UPRIGHT: Final = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_PNG_START: Final = b"\x89PNG\r\n\x1a\n"
 _PNG_END: Final = b"IEND\xaeB`\x82"
-_OTHER_FORMATS: Final = (
-    (b"GIF8", "GIF"),
-    (b"8BPS", "PSD"),
-    (b"\0\0\1\0", "ICO"),
-    (b"\0\0\0\x0cjP  ", "JPEG 2000"),
-    (b"\xff\x0a", "JPEG XL"),
-    (b"v/1\x01", "OpenEXR"),
-    (b"%PDF", "PDF"),
-    (b"<svg", "SVG"),
-    (b"<?xml", "XML"),
+_OTHER_FORMATS: Final = (  # by the bytes at an offset
+    (0, b"GIF8", "GIF"),
+    (0, b"8BPS", "PSD"),
+    (0, b"\0\0\1\0", "ICO"),
+    (0, b"\0\0\0\x0cjP  ", "JPEG 2000"),
+    (0, b"\xff\x0a", "JPEG XL"),
+    (0, b"v/1\x01", "OpenEXR"),
+    (0, b"%PDF", "PDF"),
+    (0, b"<svg", "SVG"),
+    (0, b"<?xml", "XML"),
+    (4, b"ftyp", "HEIF or AVIF"),
+    (128, b"DICM", "DICOM"),
 )
 # formats of images by suffix that are not read
 _CAMERA = "camera RAW"
@@ -189,7 +190,7 @@ def _opened(data: bytes) -> ImageFile:
     """The picture with its header read."""
     if data.startswith(b"\xff\xd8\xff"):
         return JpegImageFile(io.BytesIO(data))
-    if data.startswith(_PNG_START):
+    if data.startswith(PNG_START):
         if _PNG_END not in data:  # Pillow shows such a file
             raise Unusable("truncated: the PNG ends before its end marker")
         return PngImageFile(io.BytesIO(data))
@@ -200,9 +201,7 @@ def _opened(data: bytes) -> ImageFile:
         return BmpImageFile(io.BytesIO(data))
     if data.startswith(STARTS):
         return TiffImageFile(io.BytesIO(data))
-    names = [name for start, name in _OTHER_FORMATS if data.startswith(start)]
-    names += ["HEIF or AVIF"] if data[4:8] == b"ftyp" else []
-    names += ["DICOM"] if data[128:132] == b"DICM" else []
+    names = [name for offset, start, name in _OTHER_FORMATS if data.startswith(start, offset)]
     if names:
         raise Unusable(f"unsupported format ({names[0]}); expected JPEG, PNG, TIFF, WebP or BMP")
     raise Unusable("not an image: the first bytes are not those of JPEG, PNG, TIFF, WebP or BMP")

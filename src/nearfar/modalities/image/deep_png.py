@@ -11,12 +11,12 @@ from numba import njit
 from nearfar.modalities.dataset import Unusable
 from nearfar.modalities.image.tiff import on_white
 
-START: Final = b"\x89PNG\r\n\x1a\n"
+PNG_START: Final = b"\x89PNG\r\n\x1a\n"
 _CHANNELS: Final = {0: 1, 2: 3, 4: 2, 6: 4}  # by colour type
 
 
 def is_deep_png(data: bytes) -> bool:
-    return data.startswith(START) and data[24:25] == b"\x10"
+    return data.startswith(PNG_START) and data[24:25] == b"\x10"
 
 
 def deep_png_pixels(data: bytes, max_pixels: int) -> UInt16[np.ndarray, "height width channel"]:
@@ -44,7 +44,7 @@ def deep_png_pixels(data: bytes, max_pixels: int) -> UInt16[np.ndarray, "height 
 def _packed(data: bytes) -> bytes:
     """The compressed bytes of all IDAT chunks, whose checksums are compared."""
     parts: list[bytes] = []
-    place = len(START)
+    place = len(PNG_START)
     while place + 8 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, place)
         body = data[place + 8 : place + 8 + length]

@@ -153,7 +153,7 @@ def _placed(outline: Image.Image, pose: _Pose) -> Image.Image:
     height, turn, slant, stretch, x, y = pose
     zoom = outline.height / height
     cos, sin = math.cos(turn), math.sin(turn)
-    # Pillow asks where a canvas point comes from: undo the turn, then slant and size.
+    # Pillow needs the place that a canvas point comes from: undo the turn, then slant and size.
     a, b = zoom * (cos / stretch - slant * sin), zoom * (sin / stretch + slant * cos)
     c, d = -zoom * sin, zoom * cos
     offset = outline.width / 2 - a * x - b * y, outline.height / 2 - c * x - d * y

@@ -3,7 +3,7 @@
     timm/NAME              model.safetensors of the repository that timm names, in the hub's cache
     hf/NAME                the folder of a repository in the hub's cache, or one that transformers wrote
     resnet18, vgg16, …     the file of torchvision's default weights, in torch hub's cache
-    FILE                   size and statistics of the configuration beside it, if there is one
+    FILE                   size and statistics of the configuration in its folder, if there is one
 
 Weights are looked up on this machine: a missing file ends in a sentence with its name, its source and where to
 put it.
@@ -26,7 +26,7 @@ from nearfar.modalities.dataset import DataSet
 from nearfar.modalities.image.data import ImageDescription, Images
 from nearfar.modalities.image.views.settings import large_count, view_channels, view_sizes
 from nearfar.parts.encoders import BACKBONES, InputSpec, check_backbone, pictured
-from nearfar.parts.encoders.libraries import check_hf_config
+from nearfar.parts.encoders.libraries import check_hf_config, check_timm_name
 from nearfar.system.extras import need
 from nearfar.system.untrusted import is_number, read_json
 
@@ -67,18 +67,13 @@ def torchvision_name(name: str) -> str:
 
 
 def _of_timm(name: str) -> Pretrained:
-    timm = need("timm")
-    try:
-        config = timm.get_pretrained_cfg(name)
-    except RuntimeError as problem:
-        raise UserError(f"init was pretrained with backbone=timm/{name}: {problem}") from None
+    check_timm_name(name)
+    config = need("timm").get_pretrained_cfg(name)
     if config is None or not config.has_weights:
         raise UserError(
             f"init was pretrained with backbone=timm/{name}, of which timm has no pretrained weights; "
             "timm.list_pretrained() lists those it has, and init=FILE takes weights of your own"
         )
-    origin = f"the weights of timm/{name}"
-    configured = Pretrained(Path(), origin, config.input_size[-1], tuple(config.mean), tuple(config.std))
     repository = config.hf_hub_id
     files = (config.hf_hub_filename,) if config.hf_hub_filename else _TIMM_FILES
     paths = [cached_file(repository, file) for file in files] if repository else []
@@ -87,7 +82,8 @@ def _of_timm(name: str) -> Pretrained:
         paths.append(_torch_cache(url))
     for path in paths:
         if path is not None and path.is_file():
-            return Pretrained(path, origin, configured.size, configured.mean, configured.std)
+            statistics = tuple(config.mean), tuple(config.std)
+            return Pretrained(path, f"the weights of timm/{name}", config.input_size[-1], *statistics)
     if repository:
         raise UserError(
             f"init was pretrained, but the cache {hub_cache()} has no {files[0]} of {repository}, and nothing "
@@ -125,7 +121,7 @@ def _not_cached(name: str, url: str) -> UserError:
 
 
 def read_hf_config(name: str) -> dict[str, Any]:
-    """What config.json says of the layers of backbone=hf/NAME."""
+    """The layers of backbone=hf/NAME, as its config.json describes them."""
     folder = hf_folder(name)
     raw = read_json(folder / "config.json")
     if not isinstance(raw, dict):
@@ -177,7 +173,7 @@ def hub_cache() -> str:
 
 
 def describe_weights(file: Path) -> Pretrained:
-    """A weights file with what the configuration in its folder says: one of timm (`save_for_hf`), of
+    """A weights file with the facts in its folder's configuration: one of timm (`save_for_hf`), of
     transformers (`save_pretrained`), or of `nearfar export`."""
     config = read_json(file.parent / "config.json")
     view_facts: dict[str, Any] = {}
@@ -216,9 +212,8 @@ def _side(value: Any) -> int | None:
 
 
 def _statistics(mean: Any, std: Any) -> dict[str, Any]:
-    numbers = [value for values in (mean, std) if isinstance(values, list) for value in values]
-    alike = isinstance(mean, list) and isinstance(std, list) and len(mean) == len(std) > 0
-    if not alike or not all(is_number(value) for value in numbers):
+    are_lists = isinstance(mean, list) and isinstance(std, list) and len(mean) == len(std) > 0
+    if not are_lists or not all(map(is_number, [*mean, *std])):
         return {}
     return {"mean": tuple(mean), "std": tuple(std)}
 

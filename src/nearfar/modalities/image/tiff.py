@@ -60,7 +60,7 @@ class Layout:
 
     @property
     def is_plain(self) -> bool:
-        """Whether Pillow's picture has everything: 8 bits, and no band besides colours and alpha."""
+        """Whether Pillow's picture has everything: 8 bits, and no further bands than colours and alpha."""
         colours = _COLOURS.get(self.photometric)
         alphas = self.samples - (colours or 0)
         return self.dtype == np.uint8 and colours is not None and alphas in (0, 1) and len(self.extra) == alphas and all(kind in _ALPHA for kind in self.extra)  # fmt: skip
@@ -93,7 +93,7 @@ def tiff_pixels(data: bytes, max_pixels: int, max_bytes: int, max_bands: int) ->
         raise Unusable(
             f"{8 * first.dtype.itemsize} bits of palette or converted colours; expected grey, RGB or bands"
         )
-    pixels = np.concatenate([_read(data, page, first) for page in pages], axis=2)
+    pixels = np.concatenate([_read_page(data, page, first) for page in pages], axis=2)
     turn = _TURNS.get(_value(pages[0], ORIENTATION, 1))
     return np.ascontiguousarray(_native(pixels if turn is None else turn(pixels), first))
 
@@ -135,20 +135,20 @@ def on_white(pixels: np.ndarray) -> np.ndarray:
 
 def _pages(data: bytes, order: str) -> list[Tags]:
     big = data[2:4] in (b"+\0", b"\0+")
-    where = struct.unpack_from(order + ("Q" if big else "I"), data, 8 if big else 4)[0]
+    offset = struct.unpack_from(order + ("Q" if big else "I"), data, 8 if big else 4)[0]
     pages: list[Tags] = []
-    while where:
+    while offset:
         if len(pages) == MAX_PAGES:
             raise Unusable(f"more than {MAX_PAGES - 1} pages")
-        tags, where = _tags(data, where, order, big)
+        tags, offset = _tags(data, offset, order, big)
         pages.append(tags)
     return pages
 
 
-def _tags(data: bytes, where: int, order: str, big: bool) -> tuple[Tags, int]:
+def _tags(data: bytes, offset: int, order: str, big: bool) -> tuple[Tags, int]:
     """The numeric tags of a page, and the place of the next page."""
-    count = struct.unpack_from(order + ("Q" if big else "H"), data, where)[0]
-    start, entry, inline = (where + 8, "HHQ", 8) if big else (where + 2, "HHI", 4)
+    count = struct.unpack_from(order + ("Q" if big else "H"), data, offset)[0]
+    start, entry, inline = (offset + 8, "HHQ", 8) if big else (offset + 2, "HHI", 4)
     size = struct.calcsize("=" + entry) + inline
     if count > MAX_TAGS:
         raise Unusable(f"corrupt: a page of {count:,} tags")
@@ -215,11 +215,11 @@ def _unpacked_pixels(tags: Tags, layout: Layout) -> int:
     return max(layout.height, _ceil(layout.height, rows) * rows) * _ceil(layout.width, columns) * columns
 
 
-def _ceil(whole: int, part: int) -> int:
-    return -(-whole // part)
+def _ceil(count: int, part: int) -> int:
+    return -(-count // part)
 
 
-def _read(data: bytes, tags: Tags, layout: Layout) -> np.ndarray:
+def _read_page(data: bytes, tags: Tags, layout: Layout) -> np.ndarray:
     """(height, width, sample) of one page."""
     if _value(tags, BITS, 1) < 8 or _value(tags, FILL_ORDER, 1) != 1:
         raise Unusable(

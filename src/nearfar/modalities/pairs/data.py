@@ -29,7 +29,7 @@ from nearfar.modalities.files import class_numbers, file_bytes, read_table, set_
 from nearfar.modalities.image import IMAGE
 from nearfar.modalities.sound import SOUND
 from nearfar.modalities.sound.data import is_sound
-from nearfar.modalities.text import TEXT, Reading
+from nearfar.modalities.text import TEXT, Reading, TextDescription
 from nearfar.modalities.vectors import VECTORS
 from nearfar.system.untrusted import check_data_file, npz_arrays
 
@@ -131,7 +131,8 @@ class PairsReader(AbstractReader):
             symbols: list[Any] = [None, None]
         else:
             kinds = description.kinds
-            symbols = [getattr(side, "symbols", None) for side in description.of_sides()]
+            sides_described = description.of_sides()
+            symbols = [s.symbols if isinstance(s, TextDescription) else None for s in sides_described]
         side_options = {"image_size": options.get("image_size") or 224}
         sides = [
             decode_side(v, kind, side_options, path.parent) for v, kind in zip(values, kinds, strict=True)
@@ -233,10 +234,10 @@ def _kind_of_files(values: Sequence[Any], column: SideSpec, spec: str, folder: P
     texts = [value for value in values if isinstance(value, str)]
     suffixes = {IMAGE: (*IMAGE.reader.suffixes, *IMAGE.reader.unread), SOUND: SOUND.reader.suffixes}
     for modality, endings in suffixes.items():
-        paths = [text for text in texts if text.lower().endswith(endings)]
+        paths = [text for text in texts if text.strip().lower().endswith(endings)]
         if 2 * len(paths) <= len(texts):
             continue
-        if not any(os.path.isfile(folder / path) for path in paths):
+        if not any(os.path.isfile(_path(folder, path)) for path in paths):
             name = column.names[0]
             raise UserError(
                 f"data {spec!r}: column {name!r} names {modality.unit} such as {paths[0]!r}, but none of "
@@ -304,12 +305,18 @@ def _content(modality: Modality, value: Any, options: Mapping[str, Any], folder:
     return decoded.content, decoded.facts
 
 
+def _path(folder: Path, name: str) -> Path:
+    """The file that a table names; spaces around a name are most likely those around the commas."""
+    path = folder / name
+    return path if os.path.lexists(path) else folder / name.strip()
+
+
 def _file_bytes(folder: Path, name: str) -> bytes:
     """The bytes of a regular file that a table names."""
     if not name.strip():
         raise Unusable("empty path")
     try:
-        return file_bytes(str(folder / name))
+        return file_bytes(str(_path(folder, name)))
     except Unusable as problem:
         raise Unusable(f"{problem} ({name})") from None
     except ValueError as problem:  # a null byte

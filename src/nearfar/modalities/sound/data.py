@@ -114,6 +114,7 @@ class SoundReader(AbstractReader):
     converted_to = "WAV or FLAC"
     files = "recordings"
     columns = ("audio",)
+    fact_ranges = (range(1, 2**31), range(1, MAX_SAMPLES + 1))
     feature = "Audio"
 
     def decode(self, raw: bytes, options: Mapping[str, Any]) -> Decoded:
@@ -130,7 +131,7 @@ class SoundReader(AbstractReader):
         common = collection.common()
         common["fingerprint"] = _with_groups(collection.fingerprint, collection.groups)
         facts = np.asarray(collection.facts).astype(np.int64)
-        store = RowStore(collection.read, padded)
+        store = RowStore(collection.content_at, padded)
         return Recordings(**common, store=store, rate=int(facts[0, 0]), lengths=facts[:, 1])
 
     def describe(self, data: Recordings, size: int | None) -> SoundDescription:

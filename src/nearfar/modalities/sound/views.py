@@ -86,7 +86,7 @@ class WholeSound(PlainView):
 
 def levelled(sequences: Sequences) -> Float[np.ndarray, "item time"]:
     """Every recording with mean zero and the same loudness over its true length: the distance to the
-    microphone carries no information about what was said."""
+    microphone carries no information about the words."""
     present = sequences.present()
     data = sequences.data.astype(np.float64)
     count = sequences.length[:, None]

@@ -1,6 +1,6 @@
 """How a claim is put together: from the bound's proof, the sampling, and what a selection cut.
 
-A claim is a function of all its conditions (`NegativeSampling`). What is known to fail is never proven; what
+A claim is a function of all its conditions (`NegativeSampling`). What fails is never proven; what
 the program cannot know becomes part of the sentence.
 """
 
@@ -60,7 +60,7 @@ def certify(
     averages_anchors: bool = False,
 ) -> Certificate:
     """A claim that holds for all negatives of a sample, carried over to those that a selection kept.
-    `averages_anchors`: as `AbstractBound` says.
+    `averages_anchors`: see `AbstractBound`.
 
     Only for bounds that fall when a negative's score rises: dropping the least similar then only lowers them.
     A cut from above needs every kept e^f to reach the mean over the anchor's candidates (Wu et al. 2021, Thm
@@ -79,8 +79,10 @@ def certify(
     if sampling.cut == "above":
         if sampling.coverage is None:
             return not_covered(f"{_CUT}, which was not measured; {_CUT_CONDITION}", ceiling)
-        held = _measured_coverage(sampling.coverage)
-        return Certificate("measured", f"{_CUT}, which {held}; {_CUT_CONDITION}{_limit(ceiling)}", ceiling)
+        coverage = _measured_coverage(sampling.coverage)
+        return Certificate(
+            "measured", f"{_CUT}, which {coverage}; {_CUT_CONDITION}{_limit(ceiling)}", ceiling
+        )
     if sampling.importance:
         condition = f"{condition}; anchors are weighted by p / q of their draw, so the expectation is that of blind draws"
     if sampling.cut == "below":

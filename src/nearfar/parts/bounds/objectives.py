@@ -31,7 +31,7 @@ class Agreement(AbstractBound):
     reads_only_logsumexp = True
     remarks = (("weight", lambda weight: weight != 1, "times {weight}"),)
     reads_negatives = False
-    needs_bounded_scores = True  # scores: longer vectors would agree ever more
+    needs_bounded_scores = True  # otherwise longer vectors would agree more
     weight: float = 1.0
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ class BarberAgakov(AbstractBound):
     equation = "E[ f(u, v+) ] + H(v), f the log of a normalised q(v | u), H(v) known or left out"
     reads_only_logsumexp = True
     reads_negatives = False
-    needs_bounded_scores = True  # scores: nothing else holds the value down
+    needs_bounded_scores = True  # nothing else limits the value
     entropy: float | None = None
 
     def __post_init__(self) -> None:
@@ -116,7 +116,7 @@ def _linear_certificate(sampling: NegativeSampling) -> Certificate:
 class TUBA(AbstractBound):
     """I >= E[f] - E[e^f]/a - log a + 1, `log_baseline` = log a (Wu et al. 2020, App. A; Poole et al. 2019).
 
-    Scores more than 30 above the baseline are clipped (`averages.soft_clip`). Tight at log a + log ratio.
+    Scores more than 30 above the baseline are clipped (`soft_clip`). Tight at log a + log ratio.
     """
 
     equation = "E[ f(u, v+) ] - E[ e^f(u, v_k) ] / a - log a + 1, log a = {log_baseline}"
@@ -137,7 +137,7 @@ class TUBA(AbstractBound):
 class NWJ(AbstractBound):
     """I >= E[f(u, v+)] - E[e^(f(u, v) - 1)] (Wu et al. 2020, Lemma A.2): TUBA with a = e.
 
-    Scores above 31 are tamed (see `averages.soft_clip`).
+    Scores above 31 are clipped (`soft_clip`).
     """
 
     equation = "E[ f(u, v+) ] - E[ e^(f(u, v_k) - 1) ]"
@@ -242,9 +242,8 @@ SOFT_LIMIT = 30.0
 def soft_clip(scores: Tensor) -> Tensor:
     """The scores, growing only logarithmically beyond 30, so that no exponential overflows.
 
-    A critic may be any function, so bounding the information with the tamed critic instead is as good a
-    bound, as long as positives and negatives are tamed alike. Below 30 nothing changes; at 30 the slope is
-    continuous.
+    A bound holds for every critic, so also for the clipped one, if positives and negatives are clipped alike.
+    Below 30 nothing changes; at 30 the slope is continuous.
     """
     excess = (scores - SOFT_LIMIT).clamp_min(0.0)
     return scores - excess + torch.log1p(excess)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from nearfar.core.abstract import AbstractCritic
-from nearfar.core.learnt import LearntNumber
 from nearfar.parts.critics.networks import Bilinear, Hybrid, Joint, Separable
 from nearfar.parts.critics.similarities import Cosine, Distance, Dot
 
@@ -16,5 +15,3 @@ PARTS: dict[str, Callable[..., AbstractCritic]] = {
     "joint": Joint,
     "hybrid": Hybrid,
 }
-
-__all__ = ["PARTS", "Bilinear", "Cosine", "Distance", "Dot", "Hybrid", "Joint", "LearntNumber", "Separable"]

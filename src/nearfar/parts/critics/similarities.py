@@ -30,9 +30,9 @@ class Cosine(nn.Module, AbstractInnerProduct):
     """
 
     equation = "cos(u, v) / {temperature}"
-    bounded_above = True  # above
-    measure = "cosine"  # what scores times `scale` are
-    unit = True  # it scores directions, not lengths
+    bounded_above = True
+    measure = "cosine"
+    unit = True
     remarks = (("bias", lambda bias: bias != 0, "plus {bias}"),)
 
     @staticmethod
@@ -108,7 +108,7 @@ class Distance(AbstractCritic):
     equation = "-|u - v|^2 / {temperature}"
     remarks = (("mean", True, "divided by the dimension"),)
     normalised = False
-    bounded_above = True  # above
+    bounded_above = True
     temperature: Value = 1.0
     unit: bool = True
     mean: bool = False

@@ -14,16 +14,17 @@ Every backbone carries `dim`, the width of its features, and takes any channel c
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from nearfar.errors import UserError, not_one_of
 from nearfar.parts.encoders.libraries import hf_backbone, timm_backbone
 from nearfar.parts.encoders.mobile import plain_mobilenet, plain_shufflenet, plain_vgg
-from nearfar.parts.encoders.norms import Norms, replace_norms
 from nearfar.parts.encoders.small import BasicBlock, patch_resnet, shufflenet_v1, small_resnet, wide_resnet
 from nearfar.system.extras import need
 
@@ -107,7 +108,7 @@ def _resnets(depth: int, width: int) -> Make | None:
 
 
 def backbone_maker(name: str) -> Make | None:
-    """What makes the network of that name; None if there is none. `xW` behind a name multiplies its
+    """The function that makes the network of that name; None if there is none. `xW` multiplies its
     widths, `+` is followed by other norms than batch norm."""
     if match := re.fullmatch(r"([^+]+)\+(group|group-ws|none)", name):
         make, norms = backbone_maker(match[1]), cast("Norms", match[2])
@@ -139,7 +140,7 @@ def backbone_maker(name: str) -> Make | None:
     return None
 
 
-# those that are listed, each with what it is for; `named` knows the families they are of
+# the listed ones, each with its size and use; `backbone_maker` knows whole families
 BACKBONES: dict[str, str] = {
     "resnet8-w8": "76 thousand weights, 64 features: for trials",
     "resnet8-w16": "303 thousand weights, 128 features: minutes on a CPU",
@@ -201,4 +202,41 @@ def backbone(
 
 
 def parameters_of(module: nn.Module) -> int:
+    if any(isinstance(p, UninitializedParameter) for p in module.parameters()):
+        raise UserError("the network has lazy layers without weights; call it once on a batch of images")
     return sum(p.numel() for p in module.parameters())
+
+
+# ----------------------------------------------------------------------------------------------- other norms
+
+# Batch norm lets an embedding depend on the other instances of its batch. These norms do not (Richemond et al.
+# 2020 study whether BYOL needs that).
+Norms = Literal["group", "group-ws", "none"]
+MAX_GROUPS = 16
+
+
+class StandardisedConv2d(nn.Conv2d):
+    """A convolution with kernels of mean 0 and variance 1 / fan-in (Qiao et al. 2019)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        centred = self.weight - self.weight.mean(dim=(1, 2, 3), keepdim=True)
+        length = torch.linalg.vector_norm(centred, dim=(1, 2, 3), keepdim=True)
+        return self._conv_forward(x, centred / (length + 1e-8), self.bias)
+
+
+def replace_norms(network: nn.Module, norms: Norms) -> nn.Module:
+    """The network with its batch norms replaced, and its convolutions standardised with `group-ws`."""
+    for place, layer in list(network.named_modules()):
+        replacement: nn.Module
+        if isinstance(layer, nn.BatchNorm2d):
+            groups = next(g for g in range(MAX_GROUPS, 0, -1) if layer.num_features % g == 0)
+            replacement = nn.Identity() if norms == "none" else nn.GroupNorm(groups, layer.num_features)
+        elif isinstance(layer, nn.Conv2d) and norms == "group-ws":
+            sizes = (layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, layer.padding)
+            replacement = StandardisedConv2d(*sizes, layer.dilation, layer.groups, layer.bias is not None)  # type: ignore[arg-type]
+            replacement.load_state_dict(layer.state_dict())
+        else:
+            continue
+        parent, _, name = place.rpartition(".")
+        setattr(network.get_submodule(parent), name, replacement)
+    return network

@@ -109,7 +109,7 @@ class Distilled(nn.Module, AbstractOneNetwork):
         return key % 2
 
     def pairs(self, views: int, symmetric: bool, key_views: int | None = None) -> tuple[Pair, ...]:
-        """Of each view what the student makes of it with what the teacher does, and the other way round."""
+        """The student's embedding of each view with the teacher's, and the reverse."""
         if not self.weight:
             return ()
         to_teacher = [Pair(2 * view, 2 * view + 1, self.weight / views) for view in range(views)]

@@ -36,7 +36,7 @@ def mlp_head(
 
 class Network(nn.Module):
     """Backbone, dropout on its features, head. After training the head is thrown away. `dim` is how wide its
-    output is, and `backbone_width` its features, where that is known. `prototypes`: learnt vectors beside the
+    output is, and `backbone_width` its features, where that is known. `prototypes`: learnt vectors next to the
     head's output, which are read as a table and never called."""
 
     def __init__(
@@ -138,7 +138,7 @@ class HeadConfig:
     norm); mlp-plain (without: MoCo v2); mlp-gelu (without, and GELU: DINO). `layers`: linear maps in an mlp head (SimCLR v2 has 3). `cut`: keep
     that many of them, each with its norm and ReLU, as SimCLR v2 does for fine-tuning (0: the whole head).
     `predictor`: the online network's extra MLP (BYOL), or none. `prototypes`: how many learnt vectors there
-    are beside the head's output, which negatives=sinkhorn and negatives=centred assign views to.
+    there are next to the head's output, which negatives=sinkhorn and negatives=centred assign views to.
     """
 
     remarks: ClassVar[tuple[Remark, ...]] = (("predictor", "mlp", "u goes through a predictor"),)
@@ -223,7 +223,7 @@ def network_or_plan(network: nn.Module | HeadConfig) -> nn.Module:
 
 
 def planned_config(network: nn.Module) -> HeadConfig:
-    """What a network that is still to be made is made of."""
+    """The configuration of a network that is not made yet."""
     assert isinstance(network, PlannedNetwork), f"{type(network).__name__} is made already"
     return network.config
 

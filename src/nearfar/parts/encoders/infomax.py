@@ -95,7 +95,7 @@ class InfoMax(nn.Module, AbstractOneNetwork):
 
     def pairs(self, views: int, symmetric: bool, key_views: int | None = None) -> tuple[Pair, ...]:
         """The summary of view a contrasted with the maps of view b, and the other way round: places are then
-        anchors of their own, so that each is contrasted with every summary once."""
+        further anchors, so that each is contrasted with every summary once."""
         ordered_pairs = view_pairs(views, symmetric, key_views)
         shares = {"maps": (1.0, 0.0), "summaries": (0.0, 1.0), "both": (0.5, 0.5)}[self.direction]
         global_part, local_part = (

@@ -79,8 +79,8 @@ class TimmBackbone(nn.Module):
         return {f"net.{name}": tensor for name, tensor in net.state_dict().items()}
 
 
-def timm_backbone(name: str, channels: int, image_size: int, sides: Sequence[int] = ()) -> nn.Module:
-    """The timm model of that name for pictures of `image_size` pixels, and of `sides` too."""
+def check_timm_name(name: str) -> None:
+    """Stops unless timm has the network, and weights with the tag if the name has one."""
     timm = need("timm")
     architecture, _, tag = name.partition(".")
     if architecture not in timm.list_models():
@@ -91,6 +91,12 @@ def timm_backbone(name: str, channels: int, image_size: int, sides: Sequence[int
     if tag and name not in tagged:
         expected = f"; expected {', '.join(sorted(tagged))}" if tagged else ""
         raise UserError(f"backbone was 'timm/{name}', but timm has no weights {tag!r} of it{expected}")
+
+
+def timm_backbone(name: str, channels: int, image_size: int, sides: Sequence[int] = ()) -> nn.Module:
+    """The timm model of that name for pictures of `image_size` pixels, and of `sides` too."""
+    timm = need("timm")
+    check_timm_name(name)
     options = {"pretrained": False, "num_classes": 0, "in_chans": channels}
     # transformers have a size, and most take others too; convolutional models take any size and no options
     sized: list[dict[str, Any]] = [
@@ -166,7 +172,7 @@ class HFBackbone(nn.Module):
 def hf_backbone(
     config: Mapping[str, Any], name: str, channels: int, image_size: int, sides: Sequence[int] = ()
 ) -> nn.Module:
-    """The network that a configuration of transformers describes, for pictures with so many channels."""
+    """The network that a configuration of transformers describes, for pictures with this many channels."""
     need("transformers")
     try:
         net = HFBackbone({**config, "num_channels": channels})
@@ -213,7 +219,7 @@ def hf_converted(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> di
             )
             missing = loading["missing_keys"]
             return {f"net.{key}": tensor for key, tensor in net.state_dict().items() if key not in missing}
-    raise UserError("the tensors of the file have other shapes than its configuration says")
+    raise UserError("the tensors of the file do not have the shapes of its configuration")
 
 
 @contextmanager

@@ -40,7 +40,7 @@ class PerView(nn.Module, AbstractEncoders):
 
     There are as many weights as views times those of one network. `keep="all"` puts the networks' features
     side by side afterwards (CMC), `keep="first"` keeps the first network alone (the query encoder). Small
-    crops have no network of their own: they go to each in turn, or to the query encoder. Views of one network
+    crops share the networks: they go to each in turn, or to the query encoder. Views of one network
     are not contrasted.
     """
 

@@ -102,7 +102,7 @@ def _too_many_steps(steps: int, samples: int, strides: Strides) -> str | None:
 def whole_instance_memory(
     setting: str, rows: str, choices: Mapping[str, Any], parts: Mapping[str, Any]
 ) -> str | None:
-    """The sentence for encoders that contrast rows of one instance with each other, beside a part that
+    """The sentence for encoders that contrast rows of one instance with each other, used with a part that
     remembers an instance as a whole; None if there is none."""
     for room in ("negatives", "selection"):
         if parts[room].remembers_instances:

@@ -147,7 +147,7 @@ def _stages(block: type[nn.Module], inputs: int, widths: Sequence[int], blocks: 
     return stages
 
 
-def shufflenet_v1(channels: int, small: bool, groups: int = 3) -> Staged:
+def shufflenet_v1(channels: int, small: bool) -> Staged:
     """ShuffleNet with three groups; `small`: nothing is thrown away before its first stage."""
     stem: list[nn.Module] = [
         nn.Conv2d(channels, 24, 3, 1 if small else 2, padding=1, bias=False),
@@ -156,7 +156,7 @@ def shufflenet_v1(channels: int, small: bool, groups: int = 3) -> Staged:
     ]
     if not small:
         stem.append(nn.MaxPool2d(3, stride=2, padding=1))
-    stages, inputs = [], 24
+    stages, inputs, groups = [], 24, 3
     for outputs, repeats in ((240, 4), (480, 8), (960, 4)):
         # the paper's first 1x1 convolution is not grouped: it has too few inputs
         units = [ShuffleUnit(inputs, outputs, 2, groups, 1 if inputs == 24 else groups)]

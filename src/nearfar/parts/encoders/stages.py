@@ -1,5 +1,6 @@
 """Feature maps of a backbone: stage by stage, and as the features that are evaluated."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Literal
 
@@ -29,18 +30,28 @@ def maps_of(
 ) -> list[FeatureMap]:
     """The map after each stage, finest first; features are the mean over places of the last. `purpose` is
     named in the error for a network without stages."""
-    if hasattr(body, "maps"):
-        return body.maps(x)  # type: ignore[operator]
-    if not hasattr(body, "layer4"):
+    if not _has_maps(body):
         raise UserError(
             f"the backbone has no stages, and {purpose}; expected backbone=resnet8-w16, resnet18 to "
             "resnet152, resnet20 or another resnet, wrn-16-2 or another wrn, shufflenetv1"
         )
+    if (own_maps := _maps_method(body)) is not None:
+        return own_maps(x)
     x, maps = body.maxpool(body.relu(body.bn1(body.conv1(x)))), []  # type: ignore[operator]
     for name in ("layer1", "layer2", "layer3", "layer4"):
         x = getattr(body, name)(x)
         maps.append(x)
     return maps
+
+
+def _maps_method(body: nn.Module) -> Callable[[Tensor], list[Tensor]] | None:
+    """The method of networks that return their maps themselves, as ours do."""
+    return getattr(body, "maps", None)
+
+
+def _has_maps(body: nn.Module) -> bool:
+    """Whether a network returns its maps, or has torchvision's names for the stages of a ResNet."""
+    return _maps_method(body) is not None or hasattr(body, "layer4")
 
 
 @torch.no_grad()
@@ -106,20 +117,20 @@ def named_stages(body: nn.Module) -> dict[str, StageParts]:
     in_stages = {id(module) for group in groups for part in group for module in part.modules()}
     first = next(groups[0][0].parameters())
     # what is registered before the first stage, and is not around it
-    before: list[nn.Parameter] = []
+    stem: list[nn.Parameter] = []
     for parameter in body.parameters():
         if parameter is first:
             break
-        before.append(parameter)
-    early = {id(parameter) for parameter in before}
+        stem.append(parameter)
+    early = {id(parameter) for parameter in stem}
     parts = [module for module in body.modules() if id(module) not in in_stages and _is_within(module, early)]
-    return {"stem": (before, parts), **{name: ([], list(group)) for name, group in numbered.items()}}
+    return {"stem": (stem, parts), **{name: ([], list(group)) for name, group in numbered.items()}}
 
 
 def _is_within(module: nn.Module, weights: set[int]) -> bool:
     """Whether a module has weights, and all of them are among these."""
-    own = [id(parameter) for parameter in module.parameters()]
-    return bool(own) and weights.issuperset(own)
+    identities = [id(parameter) for parameter in module.parameters()]
+    return bool(identities) and weights.issuperset(identities)
 
 
 def _stage_modules(body: nn.Module) -> list[list[nn.Module]]:
@@ -175,7 +186,7 @@ def last_map(body: nn.Module, x: Tensor) -> Tensor:
     inside = getattr(body, "net", body)  # timm's networks stand in a wrapper
     if hasattr(inside, "forward_features"):
         return inside.forward_features(x)  # type: ignore[operator]
-    if hasattr(body, "layer4") or hasattr(body, "maps"):
+    if _has_maps(body):
         return maps_of(body, x, "features=map reads the last one")[-1]
     raise UserError(
         f"features was map, but {type(body).__name__} has no stages known here; use a resnet or a timm "

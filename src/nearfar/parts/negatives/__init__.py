@@ -19,16 +19,3 @@ PARTS: dict[str, Callable[..., AbstractNegatives]] = {
     "centred": Centred,
     "none": NoNegatives,
 }
-
-__all__ = [
-    "PARTS",
-    "Bank",
-    "Centred",
-    "Corrupted",
-    "Dictionary",
-    "InBatch",
-    "NoNegatives",
-    "Queue",
-    "Sinkhorn",
-    "Support",
-]

@@ -66,7 +66,7 @@ class WidthOfFirstKeys(nn.Module):
         return width == dim
 
     def _scored(self, rows: Tensor, keys: Tensor | None) -> Tensor:
-        """Rows of the memory as they are scored beside these keys: in their precision, and as wide as they
+        """Rows of the memory as they are scored with these keys: in their precision, and as wide as they
         are also where none was stored yet."""
         if keys is None:
             return rows

@@ -1,4 +1,4 @@
-"""Prototypes as candidates: learnt vectors, of which the other view says which are positives.
+"""Prototypes as candidates: learnt vectors, of which the other view decides which are positives.
 
     Sinkhorn   codes that use all prototypes equally often        SwAV (Caron et al. 2020)
     Centred    codes of a centred, sharpened softmax              DINO (Caron et al. 2021)
@@ -7,7 +7,6 @@ A code q gives each prototype w_k a weight. With scores f that are linear in the
 is the mean prototype sum_k q_k w_k. Then `bound=cross-entropy` is -H(q, p), p the softmax of f(u, w_k).
 """
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,7 +19,7 @@ from nearfar.core.abstract import AbstractInnerProduct, AbstractNegatives
 from nearfar.core.schedules import Progress, Value, at, parse_within
 from nearfar.core.scores import EMPTY, UNKNOWN, Candidates
 from nearfar.core.types import NegativeSampling, Sizes
-from nearfar.errors import UserError, check_number
+from nearfar.errors import UserError, check_number, check_whole
 from nearfar.parts.negatives.queue import Queue
 
 PrototypeVectors = Float[Tensor, "prototype dim"]
@@ -76,7 +75,7 @@ class AbstractCodes(AbstractNegatives):
 
 @torch.no_grad()
 def sinkhorn_codes(logits: Logits, epsilon: float, iterations: int) -> Logits:
-    """Codes of rows that use all prototypes equally often, as far as so many iterations reach (Caron et al.
+    """Codes of rows that use all prototypes equally often, as far as the iterations reach (Caron et al.
     2020, Eq. 3-5, and its listing): e^(logits / epsilon) is scaled so that columns have equal sums, then rows
     the sum one."""
     # the largest is subtracted so that nothing overflows; scaling undoes it
@@ -88,8 +87,10 @@ def sinkhorn_codes(logits: Logits, epsilon: float, iterations: int) -> Logits:
 
 
 class Sinkhorn(nn.Module, AbstractCodes):
-    """Codes by Sinkhorn-Knopp over the global batch, and over the last `size` keys of the view where `size` is
-    above 0: once there are so many, and `after` so many epochs (Caron et al. 2020, sec. 3.1 and 4.2)."""
+    """Codes by Sinkhorn-Knopp over the global batch (Caron et al. 2020, sec. 3.1).
+
+    With `size` above 0, the last `size` keys of the view are added: once the queue is full and `after` epochs
+    are over (sec. 4.2)."""
 
     equation = "all prototypes w_k; v+ is sum_k q_k w_k, q = Sinkhorn-Knopp of v.w / {epsilon}, {iterations} iterations"
     remarks = (("size", lambda size: size > 0, "with the last {size} keys"),)
@@ -106,14 +107,10 @@ class Sinkhorn(nn.Module, AbstractCodes):
         views: int = 2,
     ) -> None:
         super().__init__()
-        if not 0 < epsilon < math.inf:
-            raise UserError(f"negatives.epsilon was {epsilon:g}; it must be above 0")
-        if not 1 <= iterations <= 1000:
-            raise UserError(f"negatives.iterations was {iterations}; it must be from 1 to 1000")
-        if size < 0:
-            raise UserError(f"negatives.size was {size}; it must be at least 0, which is no queue")
-        if not 0 <= after < math.inf:
-            raise UserError(f"negatives.after was {after:g}; it is a number of epochs, at least 0")
+        check_number("negatives.epsilon", epsilon, 0, exclude_low=True)
+        check_whole("negatives.iterations", iterations, 1, 1000)
+        check_whole("negatives.size", size, 0)
+        check_number("negatives.after", after, 0)
         self.epsilon, self.iterations, self.after = epsilon, iterations, after
         self.prototypes, self.views = symbols, views
         self.queue = Queue(size, dim=dim) if size else None
@@ -127,7 +124,7 @@ class Sinkhorn(nn.Module, AbstractCodes):
         self, key_groups: int, group_of: Callable[[int], int], prepare: Callable[[Tensor], Tensor]
     ) -> None:
         if self.queue is not None:
-            self.queue.setup(self.views, _own_group, prepare)
+            self.queue.setup(self.views, int, prepare)  # the group of a view is its number
 
     @torch.no_grad()
     def codes(
@@ -157,10 +154,6 @@ class Sinkhorn(nn.Module, AbstractCodes):
         if self.queue is not None:
             self.queue.sampling(batch_size, 1)  # raises if the queue is too small
         return super().sampling(batch_size, key_views, keys_per_instance, same_instance_negatives)
-
-
-def _own_group(key: int) -> int:
-    return key
 
 
 class Centred(nn.Module, AbstractCodes):

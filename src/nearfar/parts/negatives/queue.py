@@ -20,7 +20,7 @@ UNKNOWN_WIDTH = 0
 LARGEST = 2**26  # keys; of 128 numbers each that is 32 GiB
 
 
-def _the_only_one(key: int) -> int:
+def _single_group(key: int) -> int:
     return 0
 
 
@@ -45,7 +45,7 @@ class Queue(WidthOfFirstKeys, AbstractNegatives):
         if dim is not None and dim < 1:
             raise UserError(f"Queue(dim={dim}) holds no vectors; it must be at least 1")
         self.size = int(size)
-        self.group_of: Callable[[int], int] = _the_only_one
+        self.group_of: Callable[[int], int] = _single_group
         self.register_buffer("embedding", torch.zeros(size, UNKNOWN_WIDTH))
         self.register_buffer("index", filled(EMPTY, size))
         self.register_buffer("pointer", torch.zeros(1, dtype=torch.long))
@@ -82,9 +82,6 @@ class Queue(WidthOfFirstKeys, AbstractNegatives):
             self.pointer = self.pointer.new_zeros(key_groups)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        pointer = state.get(f"{prefix}pointer")
-        if pointer is not None:  # a number in runs from before there were groups
-            state[f"{prefix}pointer"] = pointer.reshape(-1)
         stored = state.get(f"{prefix}embedding")
         if stored is not None and self.dim == UNKNOWN_WIDTH:
             self._widen(stored.shape[1])

@@ -32,13 +32,3 @@ PARTS: dict[str, Callable[..., AbstractPrior | None]] = {
     "adversarial": Adversarial,
     "distillation": Distillation,
 }
-
-__all__ = [
-    "PARTS",
-    "Adversarial",
-    "CrossCorrelation",
-    "Distillation",
-    "SIGReg",
-    "VarianceCovariance",
-    "no_prior",
-]

@@ -1,7 +1,6 @@
 """Priors on the embeddings of a batch: variance and covariance (VICReg), cross-correlation (Barlow Twins), a
 normal distribution (SIGReg), an adversary (Deep InfoMax)."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from nearfar.core.abstract import AbstractPrior
 from nearfar.core.schedules import START, Progress, Value, at, parse_within
 from nearfar.core.types import Encoded, Sizes
-from nearfar.errors import UserError
+from nearfar.errors import UserError, check_number, check_whole
 
 
 def checked(value: Value, key: str = "weight") -> Value:
@@ -23,8 +22,8 @@ def checked(value: Value, key: str = "weight") -> Value:
     return parse_within(value, f"prior.{key}", 0)
 
 
-BATCH_NORM_STEADY = 1e-5  # what batch norms add to a variance
-STEADY = 1e-4  # added to a variance, so that the root of none has a slope
+BATCH_NORM_EPS = 1e-5  # added to a variance, as batch norms do
+VARIANCE_EPS = 1e-4  # added to a variance, so that its root has a gradient at zero
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,7 @@ class VarianceCovariance(AbstractPrior):
     def __post_init__(self) -> None:
         object.__setattr__(self, "weight", checked(self.weight))
         for key in ("variance", "covariance"):
-            if not 0 <= getattr(self, key) < float("inf"):
-                raise UserError(f"prior.{key} was {getattr(self, key):g}; it must be at least 0")
+            check_number(f"prior.{key}", getattr(self, key), 0)
 
     def __call__(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]:
         variance = torch.stack([variance_hinge(cloud) for cloud in encoded.embeddings_per_view()]).mean()
@@ -58,15 +56,17 @@ class VarianceCovariance(AbstractPrior):
         return at(self.weight, progress) * (self.variance * variance + 2.0 * self.covariance * covariance)
 
 
-def variance_hinge(cloud: Float[Tensor, "row dim"], steady: float = STEADY) -> Float[Tensor, ""]:
+def variance_hinge(cloud: Float[Tensor, "row dim"], eps: float = VARIANCE_EPS) -> Float[Tensor, ""]:
     """mean_j max(0, 1 - s_j), s_j the deviation of dimension j."""
-    return F.relu(1.0 - (_centred(cloud).square().sum(dim=0) / _freedom(cloud) + steady).sqrt()).mean()
+    return F.relu(
+        1.0 - (_centred(cloud).square().sum(dim=0) / _degrees_of_freedom(cloud) + eps).sqrt()
+    ).mean()
 
 
 def covariance_energy(cloud: Float[Tensor, "row dim"]) -> Float[Tensor, ""]:
     """(1/d) sum_(i != j) C_ij^2, C the covariance matrix of the dimensions."""
     centred = _centred(cloud)
-    covariance = centred.T @ centred / _freedom(cloud)
+    covariance = centred.T @ centred / _degrees_of_freedom(cloud)
     return (covariance.square().sum() - covariance.diagonal().square().sum()) / cloud.shape[1]
 
 
@@ -74,7 +74,7 @@ def _centred(cloud: Tensor) -> Tensor:
     return cloud - cloud.mean(dim=0)
 
 
-def _freedom(cloud: Tensor) -> int:
+def _degrees_of_freedom(cloud: Tensor) -> int:
     return max(1, len(cloud) - 1)
 
 
@@ -97,13 +97,12 @@ class CrossCorrelation(AbstractPrior):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weight", checked(self.weight))
-        if not 0 <= self.redundancy < math.inf:
-            raise UserError(f"prior.redundancy was {self.redundancy:g}; it must be at least 0")
+        check_number("prior.redundancy", self.redundancy, 0)
 
     @staticmethod
     def conflict(choices: Mapping[str, Any], parts: Mapping[str, Any]) -> str | None:
         views, encoders = choices["views"], parts["encoders"]
-        # where keys are symbols or come from a network of their own, views that are keys alone have no embedding
+        # where keys are symbols or come from another network, views that are keys alone have no embedding
         every_view = not (encoders.separate_key_network or encoders.keys_are_symbols)
         if views["count"] >= 2 and (views["symmetric"] or every_view):
             return None
@@ -139,7 +138,7 @@ def correlation_error(
 def standardised(cloud: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
     """Every dimension with mean 0 and variance 1 over the batch, as a batch norm without weights gives it."""
     centred = _centred(cloud)
-    return centred / (centred.square().mean(dim=0) + BATCH_NORM_STEADY).sqrt()
+    return centred / (centred.square().mean(dim=0) + BATCH_NORM_EPS).sqrt()
 
 
 KNOTS, REACH = 17, 3.0  # of the integral over frequencies, as the authors have it
@@ -166,8 +165,7 @@ class SIGReg(AbstractPrior):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weight", checked(self.weight))
-        if not 1 <= self.directions <= 2**20:
-            raise UserError(f"prior.directions was {self.directions}; it must be from 1 to {2**20}")
+        check_whole("prior.directions", self.directions, 1, 2**20)
 
     def __call__(self, encoded: Encoded, progress: Progress = START) -> Float[Tensor, ""]:
         clouds = encoded.embeddings_per_view()

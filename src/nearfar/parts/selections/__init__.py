@@ -43,19 +43,3 @@ PARTS = Joinable(
     between=", then ",
     traits={"remembers_instances": any, "ranks_by_score": any, "weights_negatives": any, "keeps_all": all},
 )
-
-__all__ = [
-    "PARTS",
-    "Accept",
-    "Ball",
-    "Cave",
-    "Chain",
-    "Everyone",
-    "Group",
-    "Hard",
-    "Labelled",
-    "Neighbours",
-    "Others",
-    "Proposal",
-    "Ring",
-]

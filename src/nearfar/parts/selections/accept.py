@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nearfar.core.abstract import AbstractSelection
 from nearfar.core.randomness import word_grid
 from nearfar.core.schedules import Progress
-from nearfar.core.scores import Divided, Membership, Negatives, Rule, Scores, at_least_float32
+from nearfar.core.scores import Membership, Negatives, Scores, at_least_float32
 from nearfar.core.types import Context, NegativeSampling, Sizes
 from nearfar.errors import UserError, check_number, check_whole
 from nearfar.parts.selections.draws import step_seed
@@ -64,18 +64,11 @@ class ExchangedNegatives(Negatives):
         sums = (part.negative.sum_of(function, *per_anchor) for part in (self.first, self.second))
         return self._either(*sums)
 
-    def mean_of(
-        self, function: Callable[..., Tensor], *per_anchor: Float[Tensor, "anchor"]
-    ) -> Float[Tensor, "anchor"]:
-        return self.sum_of(function, *per_anchor) / self.count().clamp_min(1.0)
-
     def hardest(self) -> Float[Tensor, "anchor"]:
         return self._either(*(part.negative.hardest() for part in (self.first, self.second)))
 
-    def divide(
-        self, rule: Rule, *, close: bool = False, random: bool = False, unweighted: bool = False
-    ) -> Divided:
-        raise TypeError("rows are exchanged after all selections")
+    def refusal(self) -> Exception:
+        return TypeError("rows are exchanged after all selections")
 
     def matrix(self) -> tuple[Float[Tensor, "anchor candidate"], Bool[Tensor, "anchor candidate"]]:
         (values, mask), (second_values, second_mask) = (

@@ -40,7 +40,7 @@ class Clusters(nn.Module):
         self.register_buffer("ids", torch.full((runs, instances), UNKNOWN_CLUSTER, dtype=torch.int32))
 
     def resize(self, instances: int) -> None:
-        """Forgets everything; there are so many instances."""
+        """Forgets everything and sets the number of instances."""
         self.ids = self.ids.new_full((len(self.ids), instances), UNKNOWN_CLUSTER)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
@@ -113,7 +113,7 @@ def merge_positives(
 
     Why a sum, and why here. Local Aggregation's p(C_i) is the chance that a softmax picks any member of C_i,
     and chances of disjoint outcomes add (Wu et al. 2020, sec. 5.3); a mean of log-softmaxes, which bounds
-    take over several positives, would ask for each member in turn. Which things count as one is a question of
+    take over several positives, would require each member in turn. Which things count as one is a question of
     membership, so a selection answers it, and what leaves it is one score per positive: log( sum over C_i /
     sum over B_i ) is what any bound with a softmax computes from it.
 

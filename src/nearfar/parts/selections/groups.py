@@ -148,7 +148,7 @@ class Others(AbstractGroupSelection):
 
     The default is `known-label`, because a student may be distilled on data with few labels or none: what is
     not known to share the anchor's class is a negative of it. If no instance has a label, all candidates
-    count, and the run says so when it starts; `by=label` refuses such data.
+    count, and the run warns when it starts; `by=label` refuses such data.
     """
 
     drop_reason = "the same label"

@@ -43,23 +43,13 @@ PAPERS = {paper.CITED: paper for paper in (liu, wu_2021, song, wu_2020, saez)}
 class PaperItem:
     """A row: some numbered items of a paper and their status."""
 
+    items: str  # as written, such as `Eq. 13-15`
     kind: str
     numbers: tuple[str, ...]
     title: str
     evidence: str | None
     state: str
     reason: str
-
-    @property
-    def command(self) -> str | None:
-        """The evidence as a command line, where it is one."""
-        if self.evidence is None or self.evidence.startswith("docs/"):
-            return None
-        return self.evidence if self.evidence.startswith("nearfar ") else f"pytest {self.evidence}"
-
-    @property
-    def items(self) -> str:
-        return f"{self.kind} {', '.join(_ranges(self.numbers))}"
 
 
 def entries(paper: str) -> list[PaperItem]:
@@ -76,7 +66,7 @@ def _entry(line: str) -> PaperItem:
     if kind not in KINDS or state not in STATES:
         raise ValueError(f"{kind!r} or {state!r} is unknown: {line!r}")
     numbers = tuple(number for part in listed.split(", ") for number in _numbers(part))
-    return PaperItem(kind, numbers, title, None if evidence == "-" else evidence, state, reason)
+    return PaperItem(items, kind, numbers, title, None if evidence == "-" else evidence, state, reason)
 
 
 def _numbers(part: str) -> Iterator[str]:
@@ -88,20 +78,6 @@ def _numbers(part: str) -> Iterator[str]:
         yield part
 
 
-def _ranges(numbers: tuple[str, ...]) -> list[str]:
-    """Numbers that follow one another as `13-15`."""
-    runs: list[list[str]] = []
-    for number in numbers:
-        follows = (
-            runs and number.isdecimal() and runs[-1][-1].isdecimal() and int(number) == int(runs[-1][-1]) + 1
-        )
-        if follows:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return [run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-
-
 def state_counts(paper: str) -> Mapping[str, int]:
     """How many items are in each state."""
     counts = dict.fromkeys(STATES, 0)
@@ -111,7 +87,7 @@ def state_counts(paper: str) -> Mapping[str, int]:
 
 
 def page() -> str:
-    """The page of all items, written anew whenever the site is built; its links are relative to docs/."""
+    """The page of all items, rewritten whenever the site is built; its links are relative to docs/."""
     lines = [
         "# The five papers, number by number",
         "",

@@ -113,9 +113,10 @@ def _as_tensor(result: Any) -> Float[Tensor, "channel height width"]:
         result = np.asarray(result)
     if isinstance(result, np.ndarray):
         array = result[..., None] if result.ndim == 2 else result
-        result = torch.from_numpy(np.ascontiguousarray(array.transpose(2, 0, 1)))
+        result = torch.from_numpy(array.transpose(2, 0, 1).copy())  # it may be read-only
     if not isinstance(result, Tensor):
-        raise TypeError(f"it returned {type(result).__name__}")
+        several = "; pass several views as a list of functions" if isinstance(result, (list, tuple)) else ""
+        raise TypeError(f"it returned {type(result).__name__}{several}")
     tensor = result.detach().as_subclass(Tensor)
     if tensor.ndim == 4 and len(tensor) == 1:
         tensor = tensor[0]
@@ -172,7 +173,7 @@ class FunctionViews(AbstractViews):
     def __init__(self, functions: Sequence[PictureFunction], description: Any, device: torch.device) -> None:
         self.functions, self.count = tuple(functions), len(functions)
         self._spans = description.spans()
-        self._plain = PlainImages(
+        self._plain_view = PlainImages(
             description.size, description.mean, description.std, device, spans=self._spans
         )
         self._shape = (description.channels, description.size, description.size)
@@ -212,4 +213,4 @@ class FunctionViews(AbstractViews):
 
     def unnormalise(self, view: Tensor) -> UInt8[np.ndarray, "image size size channel"]:
         """A view as bytes for people to look at."""
-        return self._plain.unnormalise(view)
+        return self._plain_view.unnormalise(view)

@@ -42,7 +42,7 @@ def stored(function: Callable[..., None]) -> Callable[..., None]:
     """Compiled once and kept on disk, or compiled by each process where nothing can be written.
 
     Everything is inlined into the one function so kept: slices of rows then cost no reference counting. All
-    of it stays in this file, because what is kept is renewed when the function's file changes, not when
+    of it stays in this file, because the compiled function is renewed when its own file changes, not when
     another does.
     """
     try:
@@ -169,8 +169,8 @@ def _resize_rows(
     first, count, weight = taps
     for y in range(len(first)):
         k = first[y]
-        after = k + min(1, count[y] - 1)
-        _blend(row, image[k][start:], weight[y, 0] * unit, image[after][start:], weight[y, 1] * unit)
+        second = k + min(1, count[y] - 1)
+        _blend(row, image[k][start:], weight[y, 0] * unit, image[second][start:], weight[y, 1] * unit)
         for j in range(2, count[y]):
             _add(row, image[k + j][start:], weight[y, j] * unit)
         for j in range(len(row)):

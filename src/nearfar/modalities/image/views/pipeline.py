@@ -131,11 +131,11 @@ class _Renderer:
         return np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
 
 
-def _check(pixels: Pixels, channels: int, wide: bool) -> None:
+def _check(pixels: Pixels, channels: int, has_spans: bool) -> None:
     """Refuse what the compiled kernel would read past the end of."""
     data, size = pixels.data, pixels.size
-    if data.ndim != 4 or data.dtype not in ((np.uint16, np.float32) if wide else (np.uint8,)):
-        expected = "wide values (uint16 or float32)" if wide else "bytes (uint8)"
+    if data.ndim != 4 or data.dtype not in ((np.uint16, np.float32) if has_spans else (np.uint8,)):
+        expected = "wide values (uint16 or float32)" if has_spans else "bytes (uint8)"
         raise UserError(
             f"The images are {data.ndim}-dimensional {data.dtype}; expected {expected}, "
             "image x height x width x channel."
@@ -167,7 +167,7 @@ class Views(AbstractViews):
 
     Immutable, and safe to call from several threads at once. Colour operations pass images without exactly
     three channels by; all others apply to any number of channels. `size`: the side of all views, or of each.
-    `key_views`: the first so many are large crops, the others small ones (`AbstractViews`). `aligned`: all
+    `key_views`: how many of the first are large crops; the others are small (`AbstractViews`). `aligned`: all
     views draw as the first does, so that they show the same crop. `colours="lab"`: the first view shows
     luminance alone, the second colour alone, or, of three views, the second and third a channel of it each.
     Small crops repeat the channels of the large ones, and aligned ones share a crop for each repetition.
@@ -216,8 +216,8 @@ class Views(AbstractViews):
         large = self.key_views or self.count
         draws = [view - view % large if self.aligned else view for view in range(self.count)]
         views = [
-            self._render(pixels, draw(augment, pixels.size, seed, epoch, index, drawn), view, out)
-            for view, (augment, drawn, out) in enumerate(
+            self._render(pixels, draw(augment, pixels.size, seed, epoch, index, source), view, out)
+            for view, (augment, source, out) in enumerate(
                 zip(self.pipelines, draws, self._buffers(len(pixels.data)), strict=True)
             )
         ]
@@ -273,11 +273,7 @@ class PlainImages(PlainView):
         return (view,) * count if self._renderer.colours == "rgb" else split(view, max(count, 2))[:count]
 
     def __call__(
-        self,
-        pixels: Pixels,
-        seed: int = 0,
-        epoch: int = 0,
-        index: Int[np.ndarray, "image"] | None = None,
+        self, pixels: Pixels, seed: int = 0, epoch: int = 0, index: Int[np.ndarray, "image"] | None = None
     ) -> tuple[Image]:
         pixels = self._renderer.unit(pixels)
         full_box = np.concatenate([np.zeros_like(pixels.size), pixels.size], axis=1).astype(np.int32)
