@@ -107,7 +107,7 @@ def with_value(value: float) -> np.ndarray:
             "x column 0 holds 'a' at row 58, which is not a number although",
         ),
         (np.array([None] * 60), "x column 0 is empty"),
-        (GOOD + 1j, "not a number"),
+        (GOOD + 1j, "x column 0 holds complex128, which are not real numbers"),
         ([[1.0], [1.0, 2.0]] * 30, "rows have different lengths"),
         (GOOD[:20], "x has 20 samples and y 60"),
         (np.column_stack([GOOD, np.full(60, 3.0)]), "x column 2 is 3 in every row"),

@@ -254,7 +254,8 @@ def test_simclr_on_a_cpu_gets_the_settings_that_were_measured_together(tmp_path:
     assert note == f"{words} chosen for a CPU and 2,000 images; set them to change this"
     typed, _ = resolve_here("simclr", "x", None, read_words([*words.split(), "device=cpu"]), located=data)
     assert typed == settings
-    # a run that was begun with them keeps them, and one that was begun without keeps its own
+    # a run that trained with them keeps them, and one that trained without keeps its own
+    (RunFolder(tmp_path).checkpoints / "step-00000001").mkdir(parents=True)
     RunFolder(tmp_path).config.write_text(settings.as_yaml())
     resumed = resolve_here("simclr", "x", tmp_path, {"device": "cuda"}, located=data)[0]
     assert replace(resumed, device="cpu") == settings
