@@ -74,9 +74,7 @@ def split_objects(recipe: Any, *layers: Mapping[str, Any]) -> Request:
     if not planned:
         _check_unused(layers, PARTS_BY_CHOICE)
         parts = {choice: getattr(recipe, choice) for choice in PARTS_BY_CHOICE}
-        if (
-            built_from(recipe.encoders) is not None
-        ):  # settings describe what they can; weights are the object's
+        if built_from(recipe.encoders) is not None:  # settings describe what they can, but not the weights
             parts = {choice: part for choice, part in parts.items() if as_section(choice, part) is None}
         return Request(CUSTOM, settings, {**objects, **parts, METHOD: recipe})
     _settings_of_layer({choice: getattr(recipe, choice) for choice in PARTS_BY_CHOICE}, objects)

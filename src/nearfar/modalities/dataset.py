@@ -45,10 +45,7 @@ class Names(Sequence[str]):
     """`count` names made on request by `name_at(place)`: a set may be too large for strings."""
 
     def __init__(
-        self,
-        count: int,
-        name_at: Callable[[int], str],
-        places: Int64[np.ndarray, "instance"] | None = None,
+        self, count: int, name_at: Callable[[int], str], places: Int64[np.ndarray, "instance"] | None = None
     ) -> None:
         self._count, self._name_at, self._places = count, name_at, places
 

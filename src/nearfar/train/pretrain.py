@@ -307,11 +307,7 @@ def version_changes(previous: Mapping[str, Any], current: Mapping[str, Any]) -> 
 
 
 def announce(
-    display: Display,
-    preparation: Preparation,
-    notes: DataNotes,
-    remarks: Sequence[str | None],
-    quiet: bool,
+    display: Display, preparation: Preparation, notes: DataNotes, remarks: Sequence[str | None], quiet: bool
 ) -> None:
     """Shows the data, the method, remarks and what the run needs, before the first step."""
     session, settings = preparation.session, preparation.settings

@@ -11,15 +11,7 @@ from torch import Tensor, nn
 
 from nearfar.core.abstract import AbstractCritic, AbstractInnerProduct, Anchors, Embedding, Factors, Keys
 from nearfar.core.learnt import LearntNumber, current_value, learnable
-from nearfar.core.schedules import (
-    START,
-    Learnable,
-    Learnt,
-    Progress,
-    Value,
-    at,
-    parse_within,
-)
+from nearfar.core.schedules import START, Learnable, Learnt, Progress, Value, at, parse_within
 
 
 class Cosine(nn.Module, AbstractInnerProduct):

@@ -158,11 +158,7 @@ class InfoGraph(nn.Module, AbstractOneNetwork):
     backbone_names = tuple(GRAPH_NETWORKS)
     network: Network
 
-    def __init__(
-        self,
-        network: Network | HeadConfig,
-        nodes: int | None = None,
-    ) -> None:
+    def __init__(self, network: Network | HeadConfig, nodes: int | None = None) -> None:
         super().__init__()
         if nodes is not None and nodes < 1:
             raise UserError(f"encoders.nodes was {nodes}; it must be a whole number from 1, or none for all")

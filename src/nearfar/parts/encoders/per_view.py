@@ -49,9 +49,7 @@ class PerView(nn.Module, AbstractEncoders):
     network_per_view = True  # for each view, which may then have other channels
 
     def __init__(
-        self,
-        networks: Sequence[nn.Module] | HeadConfig,
-        keep: Literal["all", "first"] = "all",
+        self, networks: Sequence[nn.Module] | HeadConfig, keep: Literal["all", "first"] = "all"
     ) -> None:
         super().__init__()
         self.networks = nn.ModuleList([networks.planned()] if isinstance(networks, HeadConfig) else networks)
