@@ -84,8 +84,8 @@ def test_refined_information_of_a_gaussian() -> None:
     """-log(1 - r²) / 2, of r = 0.8, whatever the units; a column and its copy have a finite value."""
     x, y = np.random.default_rng(0).multivariate_normal([0, 0], [[1, 0.8], [0.8, 1]], 1000).T
     kinds = np.zeros(2, dtype=bool)
-    assert refined_nats(1e300 * x, y, kinds) == pytest.approx(-0.5 * np.log(0.36), abs=0.06)
-    assert 3 < refined_nats(x, x, kinds) <= 2 * np.log(1000)
+    assert refined_nats(1e300 * x, y, kinds)[0] == pytest.approx(-0.5 * np.log(0.36), abs=0.06)
+    assert 3 < refined_nats(x, x, kinds)[0] <= 2 * np.log(1000)
 
 
 @pytest.mark.parametrize("correlation", [0.3, 0.6, 0.9])
@@ -152,6 +152,20 @@ def test_grids_merge_bins_and_keep_all_rows() -> None:
         np.testing.assert_array_equal(grid[0, 0].sum(1), np.full(grid.shape[2], 320 / grid.shape[2]))
         shapes.add(grid.shape[2:])
     assert shapes == {(2**a, 2**b) for a in range(1, 6) for b in range(1, 6)}
+
+
+def test_what_no_bins_see_has_a_small_p_value_once_refined() -> None:
+    """A category that repeats eight times per unit of a number: 8 bins of the number hardly tell it."""
+    x = np.random.default_rng(0).normal(size=1000)
+    code = np.floor(40 * np.abs(x)) % 5
+    values, kinds = np.stack([x, code], 1), np.array([False, True])
+    _, (screened,), _ = screen(values, kinds)
+    pairs = nf.mi_matrix({"x": x, "code": code.astype(int).astype(str)}, workers=1)
+    assert screened > 0.01
+    assert pairs.p_value[0] < 1e-6
+    independent = np.random.default_rng(1).normal(size=(12, 2, 90))
+    p_values = [refined_nats(x, y, np.zeros(2, dtype=bool))[1] for x, y in independent]
+    assert kstest(p_values, "uniform", alternative="greater").pvalue > 1e-3
 
 
 def test_p_values_of_independent_columns_are_valid() -> None:

@@ -7,6 +7,7 @@ from.
 
 import math
 import numbers
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -196,7 +197,6 @@ def block_statistics(f: Float[np.ndarray, "row row"]) -> BlockStatistics:
     level = log_mean_mismatched(f)
     weight = np.exp(np.clip(f - level, -50, 50))
     np.fill_diagonal(weight, 0.0)
-    centred = f - f.mean(axis=1, keepdims=True) - f.mean(axis=0, keepdims=True) + f.mean()
     mismatched = f[~np.eye(m, dtype=bool)]
     return BlockStatistics(
         level,
@@ -205,10 +205,16 @@ def block_statistics(f: Float[np.ndarray, "row row"]) -> BlockStatistics:
         log_ratio - level - (weight.sum(axis=0) + weight.sum(axis=1)) / (m - 1) + 2,
         expected_variance(torch.from_numpy(f)),
         effective_samples(torch.from_numpy(f)),
-        float(log_ratio.sum() - m * f.mean()),
-        float((centred**2).sum() / (m - 1)),
+        *permutation_moments(f),
         np.stack([np.histogram(log_ratio, EDGES)[0], np.histogram(mismatched, EDGES)[0] / (m - 1)]),
     )
+
+
+def permutation_moments(f: Float[np.ndarray, "row row"]) -> tuple[float, float]:
+    """The sum of f over matched pairs less its mean over permutations of y, and its variance over them
+    (Hoeffding 1951)."""
+    centred = f - f.mean(axis=1, keepdims=True) - f.mean(axis=0, keepdims=True) + f.mean()
+    return float(np.trace(f) - len(f) * f.mean()), float((centred**2).sum() / (len(f) - 1))
 
 
 def mean_expected_variance(folds: list[FittedFold]) -> float:
@@ -226,11 +232,16 @@ def independence_p_value(folds: list[FittedFold]) -> float:
     Two folds meet twice, the rows of each under the critic of the other. Under independence both are nearly
     the same number, so the variance of the sum over folds is twice that of its parts.
     """
-    z = []
-    for fold in folds:
-        first_draw = fold.blocks[: fold.first_draw]
-        variance = sum(block.variance for block in first_draw)
-        z.append(sum(block.excess for block in first_draw) / math.sqrt(variance + 1e-12))
+    first_draws = (fold.blocks[: fold.first_draw] for fold in folds)
+    return permutation_p_value([[(block.excess, block.variance) for block in draw] for draw in first_draws])
+
+
+def permutation_p_value(folds: Sequence[Sequence[tuple[float, float]]]) -> float:
+    """The p-value of `independence_p_value` from the `permutation_moments` of the blocks of each fold."""
+    z = [
+        sum(excess for excess, _ in fold) / math.sqrt(sum(variance for _, variance in fold) + 1e-12)
+        for fold in folds
+    ]
     return float(norm.sf(sum(z) / math.sqrt(settings.FOLD_VARIANCE * len(z))))
 
 

@@ -12,8 +12,12 @@ The evidence of a grid with counts N, margins p and q, and concentration A is th
 
     log P(N, a) = Σ_k [log Γ(N_k + a_k) - log Γ(a_k)] - log Γ(Σ N + Σ a) + log Γ(Σ a),
 
-relative to independence, under which rows and columns have such likelihoods of their own: P(N p, A p) P(N q, A q). A pair for which independence has the largest evidence has 0 nats. p-values are those of
-G-tests on the grids of 2, 4 and 8 bins (Bonferroni over the three), corrected for all pairs (Holm 1979).
+relative to independence, under which rows and columns have such likelihoods of their own: P(N p, A p) P(N q, A q). A
+pair for which independence has the largest evidence has 0 nats.
+
+p-values come from two tests: G-tests on the grids of 2, 4 and 8 bins (Bonferroni over the three), and for refined
+pairs the test of `estimate_mi`, which sees what bins do not. The smaller one is doubled, and corrected for all pairs
+(Holm 1979).
 """
 
 import math
@@ -32,9 +36,9 @@ from nearfar.core.statistics import holm
 from nearfar.errors import UserError, check_whole
 from nearfar.estimate import settings
 from nearfar.estimate.columns import ColumnTable, as_columns
-from nearfar.estimate.crossfit import score_rows
+from nearfar.estimate.crossfit import permutation_moments, permutation_p_value, score_rows
 from nearfar.estimate.ratios import SideMap, fit_stack
-from nearfar.estimate.rows import split_folds
+from nearfar.estimate.rows import blocks, split_folds
 from nearfar.estimate.samples import check_pair, discrete_columns
 from nearfar.estimate.table import columns_by_name
 from nearfar.system.extras import need
@@ -133,8 +137,12 @@ def mi_matrix(
         (values[:, row[pair]], values[:, column[pair]], is_category[[row[pair], column[pair]]])
         for pair in refined_pairs
     ]
-    nats[refined_pairs] = _refine(samples, workers, folds, seed)
-    refined[refined_pairs] = True
+    for pair, (refined_value, second_p) in zip(
+        refined_pairs, _refine(samples, workers, folds, seed), strict=True
+    ):
+        nats[pair], refined[pair] = refined_value, True
+        p_value[pair] = min(p_value[pair], second_p)
+    p_value = np.minimum(2 * p_value, 1.0)
     order = np.argsort(-nats, kind="stable")
     return MiMatrix(
         names,
@@ -184,7 +192,7 @@ def _categories(values: Float[np.ndarray, "sample column"], discrete: str) -> Bo
 
 def _refine(
     samples: Sequence[tuple[Any, Any, Any]], workers: int | None, folds: int, seed: int
-) -> list[float]:
+) -> list[tuple[float, float]]:
     """`refined_nats` of the samples, several processes at a time."""
     joblib = need("joblib")  # a dependency of scikit-learn
     workers = workers or os.cpu_count() or 1
@@ -198,14 +206,15 @@ def refined_nats(
     is_category: Bool[np.ndarray, "2"],
     folds: int = settings.MATRIX_FOLDS,
     seed: int = 0,
-) -> float:
-    """Nats of the ratios that `estimate_mi` fits, without its interval and bound, which cost more than the ratios.
+) -> tuple[float, float]:
+    """Nats of the ratios that `estimate_mi` fits, and its p-value of independence; no interval and no bound, which
+    cost more than the ratios.
 
     The mean log ratio is too low on unseen rows, and as much too high on training rows (Akaike 1974): the estimate is
     half way between them.
     """
     pair = check_pair(x, y, (is_category[:1], is_category[1:]))
-    sides, unseen, learned = (pair.x, pair.y), [], []
+    sides, unseen, learned, moments = (pair.x, pair.y), [], [], []
     with one_thread():
         for fold in split_folds(np.arange(len(pair.x)), folds, seed):
             maps = [SideMap.fit(side[fold.rest], kind) for side, kind in zip(sides, pair.kinds, strict=True)]
@@ -215,9 +224,11 @@ def refined_nats(
             stack = fit_stack(*train, seed)
             unseen.append(score_rows(stack, *test))
             learned.append(score_rows(stack, *train).mean())
+            parts = blocks(np.arange(len(fold.unseen)), settings.MATRIX_BLOCK)
+            moments.append([permutation_moments(stack.cross(test[0][part], test[1][part])) for part in parts])
     held_out = float(np.concatenate(unseen).mean())
     nats = (held_out + max(held_out, float(np.mean(learned)))) / 2
-    return min(max(0.0, nats), 2 * math.log(len(pair.x)))
+    return min(max(0.0, nats), 2 * math.log(len(pair.x))), permutation_p_value(moments)
 
 
 # --------------------------------------------------------------------------------------------- screening
@@ -232,8 +243,8 @@ def screen(
     scores = np.stack([normal_scores(values[:, k]) for k in range(values.shape[1])], axis=1)
     count = values.shape[1]
     nats, p_value, evidence = np.zeros((count, count)), np.ones((count, count)), np.zeros((count, count))
-    blocks = [slice(start, start + settings.PAIR_BLOCK) for start in range(0, count, settings.PAIR_BLOCK)]
-    for first, second in combinations_with_replacement(blocks, 2):
+    columns = [slice(start, start + settings.PAIR_BLOCK) for start in range(0, count, settings.PAIR_BLOCK)]
+    for first, second in combinations_with_replacement(columns, 2):
         counts = _pair_counts(codes[:, first], codes[:, second])
         block, p_value[first, second] = _grid_models(counts)
         is_numeric = ~(is_category[first, None] | is_category[None, second])

@@ -217,6 +217,7 @@ CELL_CONCENTRATION: Judgement[float] = 0.5  # of the Dirichlet prior, per cell (
 PAIR_BLOCK: Resource[int] = 32
 REFINED: Resource[int] = 256  # pairs
 MATRIX_FOLDS: Resource[int] = 3
+MATRIX_BLOCK: Resource[int] = 64  # rows that are permuted together in the test of a refined pair
 MAX_DEGREE: Resource[int] = 4  # of Hermite polynomials
 MAX_WEAK: Judgement[float] = 0.3  # Σ c² up to which its half is close to the information
 LABEL_JACKKNIFE_GROUPS: Resource[int] = 50  # of rows, left out in turn
