@@ -80,8 +80,9 @@ def test_doctor_tries_the_convolution(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["doctor"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "strided 1x1 convolution" in line]
     assert len(lines) == 1
-    assert facts["strided_convolution"] in lines[0]
-    assert ("keeps such layers contiguous" in lines[0]) == (facts["strided_convolution"] == "crashes")
+    # damaged memory need not end a process, so two attempts may differ
+    assert ("works" in lines[0]) != ("crashes" in lines[0])
+    assert ("keeps such layers contiguous" in lines[0]) == ("crashes" in lines[0])
 
 
 def test_a_missing_torch_is_not_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

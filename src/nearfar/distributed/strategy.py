@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -314,10 +314,12 @@ def report_once(code: int) -> int | None:
         return None
     try:
         _store.wait([_REPORTED], REPORT_TIMEOUT)
-        _store.add(_ACKNOWLEDGED, 1)
-        return int(_store.get(_REPORTED))
+        first_code = int(_store.get(_REPORTED))
     except (RuntimeError, dist.DistError):
         return None
+    with suppress(RuntimeError, dist.DistError):
+        _store.add(_ACKNOWLEDGED, 1)  # the last use: rank 0 may end now, and the store with it
+    return first_code
 
 
 def _wait_for_acknowledgements() -> None:

@@ -243,7 +243,7 @@ except ImportError:
     pass
 import torch
 layer = torch.nn.Conv2d(8, 16, 1, stride=2).to(memory_format=torch.channels_last)
-for _ in range(3):
+for _ in range(30):
     view = torch.randn(8, 8, 96, 96).contiguous(memory_format=torch.channels_last)
     layer(view).sum().backward()
 """
