@@ -162,8 +162,8 @@ def worth_refining(
     evidence, where the screening errs most often."""
     dependent = np.flatnonzero(nats > 0)
     strongest = dependent[np.argsort(-nats[dependent], kind="stable")][: -(-count // 2)]
-    others = np.setdiff1d(dependent, strongest)
-    uncertain = others[np.argsort(evidence[others], kind="stable")][: count - len(strongest)]
+    weaker = np.setdiff1d(dependent, strongest)
+    uncertain = weaker[np.argsort(evidence[weaker], kind="stable")][: count - len(strongest)]
     return [*strongest.tolist(), *uncertain.tolist()]
 
 
